@@ -1,0 +1,65 @@
+"""The `tfdeploy` command: the only package that prints or exits. Commands are imported when they are called."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from tfdeploy import __version__
+from tfdeploy.errors import TfdeployError
+
+# name -> (module of tfdeploy.cli, one line of help); a module is not imported for `tfdeploy --help`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "lab": ("lab", "Machines on this machine, to try and test with."),
+}
+
+
+class LazyGroup(click.Group):
+    """Lists its commands from the table and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(f"tfdeploy.cli.{module}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            ctx.fail(f"no such command: {args[0]}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tfdeploy")
+def cli() -> None:
+    """From a list of machines to a finished distributed TensorFlow job, over SSH."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    try:
+        result: Any = cli.main(args=argv, prog_name="tfdeploy", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except TfdeployError as error:
+        click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True)
+        sys.exit(error.exit_code)
+    sys.exit(result if isinstance(result, int) else 0)
