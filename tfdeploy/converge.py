@@ -203,6 +203,8 @@ def _environment(hosts: int) -> dict[str, str]:
         "ANSIBLE_FORKS": str(max(1, min(hosts, 32))),
         "ANSIBLE_RETRY_FILES_ENABLED": "False",
         "ANSIBLE_NOCOWS": "True",
+        "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_FORCE_COLOR": "False",
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
     }
 
@@ -230,8 +232,8 @@ def _write(path: Path, password: str) -> None:
 
 
 def _last_words(run_dir: Path) -> str:
-    for stdout in run_dir.glob("artifacts/*/stdout"):
-        lines = [line.strip() for line in stdout.read_text(errors="replace").splitlines() if line.strip()]
-        if lines:
-            return " ".join(lines[-3:])
-    return "no output"
+    """Ansible's errors where it named some, else its last lines."""
+    said = [path.read_text(errors="replace") for path in run_dir.glob("artifacts/*/stdout")]
+    lines = [line.strip() for text in said for line in text.splitlines() if line.strip()]
+    first = next((number for number, line in enumerate(lines) if "ERROR" in line), len(lines) - 3)
+    return " ".join(lines[max(first, 0) :][:4]) or "no output"

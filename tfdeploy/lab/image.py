@@ -22,8 +22,6 @@ HOOKS = (
     'chmod 755 "$1/lab/init"',
     f'chroot "$1" useradd --uid 1000 --create-home --shell /bin/bash --groups sudo {layout.SUDO_USER}',
     'rm -f "$1"/etc/ssh/ssh_host_* && : > "$1/etc/machine-id"',
-    # A list that looks fresh but is empty keeps apt modules with a cache_valid_time from updating it.
-    'touch -d @86400 "$1/var/lib/apt/lists"',
 )
 
 
@@ -36,6 +34,7 @@ def ensure(debian: str, report: Report) -> str:
         return image
     report.done(f"making the lab's host image: Debian {debian} from Debian's packages, about 260 MB, once")
     _make(image, words, report)
+    _remove_older(image, release)
     return image
 
 
@@ -115,3 +114,11 @@ def _make(image: str, words: tuple[str, ...], report: Report) -> None:
         raise TfdeployError(f"the lab's host image could not be made: {cause}", "Nothing of it was kept")
     machine.docker("tag", unfinished, image)
     machine.docker("rmi", unfinished)
+
+
+def _remove_older(image: str, release: str) -> None:
+    """Images of earlier recipes; the engine keeps those that a lab still stands on."""
+    listed = machine.docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", REPOSITORY).split()
+    for other in listed:
+        if other.startswith(f"{REPOSITORY}:{release}-") and other != image:
+            machine.succeeds((*machine.docker_words(), "rmi", other))

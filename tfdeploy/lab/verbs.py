@@ -70,7 +70,7 @@ def up(
             if not _containers(name):
                 identity.forget(name)
             raise
-        _allow_inotify(count)
+        _allow_inotify(name, count)
         _make_networks(me.lab)
         _make_hosts(me, count, host_image, report)
         hosts = me.lab.hosts(count)
@@ -233,9 +233,10 @@ def _check_disk(count: int) -> None:
         )
 
 
-def _allow_inotify(count: int) -> None:
+def _allow_inotify(name: str, count: int) -> None:
     """systemd takes several inotify instances; where they run out, hosts do not boot. `down` sets it back."""
-    needed = count * INOTIFY_PER_HOST + INOTIFY_SPARE
+    others = set(machine.docker("ps", "--all", "--quiet", f"--filter=label={LABEL}").split()) - set(_containers(name))
+    needed = (count + len(others)) * INOTIFY_PER_HOST + INOTIFY_SPARE
     is_now = int(INOTIFY.read_text())
     if is_now >= needed:
         return

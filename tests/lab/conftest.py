@@ -1,0 +1,76 @@
+"""Lab fixtures: the engine, and labs that are gone when their tests are."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TFDEPLOY
+from tfdeploy.lab import machine
+from tfdeploy.report import Silent
+
+
+@dataclass(frozen=True)
+class LabUnderTest:
+    """A lab in a directory of its own, driven by the command as a user would."""
+
+    name: str
+    directory: Path
+
+    def __call__(self, verb: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [TFDEPLOY, "lab", verb, "--name", self.name, *words]
+        done = subprocess.run(command, cwd=self.directory, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0 or not check, done.stderr
+        return done
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self("status", "-o", "json").stdout)
+        return found
+
+    def states(self) -> dict[str, str]:
+        return {host["name"]: host["state"] for host in self.status()["hosts"]}
+
+    def on(self, host: int, command: str) -> str:
+        return self("ssh", str(host), "--", command).stdout.strip()
+
+    def ansible(self, pattern: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["ansible", "-i", "lab.ini", pattern, *words]
+        return subprocess.run(command, cwd=self.directory, capture_output=True, text=True)
+
+    def containers(self) -> dict[str, str]:
+        """Each host's container id: another id is another machine."""
+        listed = machine.docker(
+            "ps", "--all", f"--filter=label=tfdeploy.lab={self.name}", "--format={{.Names}} {{.ID}}"
+        )
+        return dict(line.split() for line in listed.splitlines())
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    """The Docker engine of this machine, installed and started by the project's own role."""
+
+    def no_password() -> str:
+        raise AssertionError("lab tests need root, or sudo without a password")
+
+    machine.make_ready(Silent(), no_password)
+
+
+@pytest.fixture
+def lab(engine: None, tmp_path: Path) -> Iterator[LabUnderTest]:
+    """A name for a lab that the test makes, and its removal."""
+    made = LabUnderTest("test", tmp_path)
+    yield made
+    made("down", check=False)
+
+
+@pytest.fixture(scope="module")
+def hosts(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
+    """Three hosts that are up, for tests that leave them as they were."""
+    made = LabUnderTest("hosts", tmp_path_factory.mktemp("hosts"))
+    made("up", "--hosts", "3")
+    yield made
+    made("down")
