@@ -72,6 +72,15 @@ def up(hosts: int, name: str, inventory: Path, debian: str, subnet: str, output:
 
 
 @lab.command()
+def prepare() -> None:
+    """Install and start what a lab needs on this machine, and make no lab."""
+    from tfdeploy.lab import machine
+
+    with show.progress() as report:
+        machine.make_ready(report, _ask_sudo_password)
+
+
+@lab.command()
 @name_option
 @output_option
 def status(name: str, output: str) -> None:
