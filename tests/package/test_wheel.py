@@ -37,7 +37,7 @@ def test_playbooks_and_roles_are_in_the_wheel_and_tests_are_not(wheel: Path) -> 
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    pip = [environment / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
+    pip = [str(environment / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)]
     subprocess.run(pip, check=True, capture_output=True)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
