@@ -40,17 +40,16 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
     pip = [str(environment / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel)]
     subprocess.run(pip, check=True, capture_output=True)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    shipped = next(environment.glob("lib/python*/site-packages")) / "tfdeploy"
 
     def run(*words: str) -> str:
         command = [str(environment / "bin" / words[0]), *words[1:]]
-        return subprocess.check_output(command, cwd=tmp_path, env=clean, text=True)
+        roles = {"ANSIBLE_ROLES_PATH": str(shipped / "roles")}
+        return subprocess.check_output(command, cwd=tmp_path, env=clean | roles, text=True)
 
     assert "Commands:" in run("tfdeploy", "--help")
     found = run("python", "-c", PROBE).split()
     assert found[:2] == ["True", "True"]
-    assert found[2].startswith(str(environment))
-    assert "playbook: " in run("ansible-playbook", "--syntax-check", "-i", "localhost,", _playbook(environment))
-
-
-def _playbook(environment: Path) -> str:
-    return str(next(environment.glob("lib/python*/site-packages/tfdeploy/playbooks/controller.yml")))
+    assert found[2] == str(shipped / "roles")
+    playbook = str(shipped / "playbooks/controller.yml")
+    assert "playbook: " in run("ansible-playbook", "--syntax-check", "-i", "localhost,", playbook)
