@@ -1,4 +1,4 @@
-"""The `tfdeploy` command: the only package that prints or exits. Commands are imported when they are called."""
+"""The `tfdeploy` command: the only package that prints or exits. Commands are imported when called."""
 
 import importlib
 import sys
