@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfdeploy.errors import InputError
 
-_KINDS = "Name a file, a directory or host1,host2, (with a comma)"
+INVENTORY_KINDS = "Name a file, a directory or host1,host2, (with a comma)"
 DEFAULT_PORTS = ((2222, 2321),)
 
 # Names become ssh arguments, directories and labels: nothing that a shell, a path or a template would read.
@@ -83,7 +83,7 @@ def read(sources: Iterable[str], *, limit: str | None = None, vault: Vault | Non
     """The inventory that Ansible would see in these sources, templated and decrypted."""
     given = tuple(sources)
     if not given:
-        raise InputError("no inventory given", _KINDS)
+        raise InputError("no inventory given", INVENTORY_KINDS)
     for source in given:
         _check_exists(source)
     try:

@@ -70,19 +70,13 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _request(words: tuple[str, ...] | None, **given: Any) -> Request:
-    from tfdeploy.inventory import Vault
+    from tfdeploy.inventory import INVENTORY_KINDS, Vault
     from tfdeploy.plan import Wishes
 
     positional, exc = given["inventory_path"], given["exc"]
     if positional is None and not given["inventory"]:
-        hint = (
-            f" ({exc} was taken as the file of -E: write --exc={exc} INVENTORY)"
-            if exc not in (None, "exc")
-            else ""
-        )
-        raise InputError(
-            f"no inventory given{hint}", "Name a file, a directory or host1,host2, (with a comma)"
-        )
+        taken = f" ({exc} was taken for the file of -E: write -E last)" if exc not in (None, "exc") else ""
+        raise InputError(f"no inventory given{taken}", INVENTORY_KINDS)
     return Request(
         sources=(*((positional,) if positional else ()), *given["inventory"]),
         limit=given["limit"],

@@ -74,9 +74,7 @@ def as_yaml(plan: "Plan") -> str:
 
 
 def _job(plan: "Plan") -> dict[str, Any]:
-    from tfdeploy import spec
-
-    return spec.dump(plan.job)
+    return plan.job.model_dump(mode="json", by_alias=True)
 
 
 def _described(plan: "Plan", task: "Task") -> dict[str, Any]:
