@@ -61,7 +61,7 @@ def _read(
     # Relative lookups and play-adjacent variables are searched where our playbooks are, as in a real run.
     loader.set_basedir(str(paths.playbook("provision.yml").parent))
     _unlock(loader, vault)
-    parsed = InventoryManager(loader=loader, sources=list(sources))
+    parsed = InventoryManager(loader=loader, sources=[_absolute(source) for source in sources])
     _refuse_unparsable(sources, heard, parsed)
     variables = VariableManager(loader=loader, inventory=parsed)
     HostVars(
@@ -73,6 +73,11 @@ def _read(
         groups={str(name): tuple(map(str, hosts)) for name, hosts in parsed.get_groups_dict().items()},
         warnings=tuple(dict.fromkeys(heard.warnings)),
     )
+
+
+def _absolute(source: str) -> str:
+    """Ansible caches variables by path for the whole process, whatever the working directory is by then."""
+    return source if "," in source else os.path.abspath(os.path.expanduser(source))
 
 
 def _unlock(loader: Any, vault: values.Vault) -> None:
@@ -289,7 +294,7 @@ def _listening() -> Iterator[_Heard]:
 def _refuse_unparsable(sources: tuple[str, ...], heard: _Heard, parsed: Any) -> None:
     """Ansible goes on without a source that it cannot read; we do so only for files within a directory."""
     for source in sources:
-        path = os.path.abspath(os.path.expanduser(source))
+        path = _absolute(source)
         of_source = [error for error in heard.failures if path in str(getattr(error, "obj", ""))]
         if of_source and not (os.path.isdir(path) and parsed.hosts):
             error = _most_telling(of_source, source)

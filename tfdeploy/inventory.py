@@ -111,7 +111,7 @@ def parse_gpus(value: object) -> int | tuple[str, ...] | None:
     text = str(value).strip()
     if text == "all":
         return None
-    if re.fullmatch(r"-?\d{1,6}", text):
+    if re.fullmatch(r"-?[0-9]{1,6}", text):
         if text.startswith("-"):
             raise ValueError("less than 0")
         return int(text)

@@ -51,7 +51,7 @@ def parse_size(value: object) -> int:
 def parse_duration(value: object) -> int:
     """`12h`, `1h30m`, `90s`, `2d` or seconds."""
     text = str(value).strip()
-    match = re.fullmatch(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?", text)
+    match = re.fullmatch(r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9})s?)?", text)
     days, hours, minutes, seconds = (int(part or 0) for part in (match.groups() if match else ("",) * 4))
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if isinstance(value, bool) or not total:
@@ -76,7 +76,7 @@ def parse_mount(text: str) -> Mount:
     for path in (source, target):
         _no_control_characters(path)
         if ".." in path.split("/"):
-            raise Wrong(f"{path!r:.80} climbs with ..", "Write the path without it")
+            raise Wrong(f"{path!r:.80} has a .. in it", "Write the path without it")
     return Mount(source, target, mode == "ro")
 
 
