@@ -1,4 +1,4 @@
-"""The `tfdeploy` command: the only package that prints or exits. Commands are imported when they are called."""
+"""The `tfdeploy` command: the only package that prints or exits. Commands are imported when called."""
 
 import importlib
 import sys
@@ -11,6 +11,9 @@ from tfdeploy.errors import TfdeployError
 
 # name -> (module of tfdeploy.cli, one line of help); a module is not imported for `tfdeploy --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "A job file, an inventory and a small trainer to start from."),
+    "plan": ("plan", "What would run where; nothing is touched."),
+    "schema": ("schema", "The JSON Schema of the job file, for editors."),
     "lab": ("lab", "Machines on this machine, to try and test with."),
 }
 
