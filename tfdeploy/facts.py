@@ -1,6 +1,21 @@
-"""What a host has: frozen values that the planner reads. Touches nothing."""
+"""What a host has: frozen values, read from what one script printed there. `ask` is the only effect."""
 
+import contextlib
+import json
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfdeploy.errors import TfdeployError
+
+if TYPE_CHECKING:
+    from tfdeploy.remote import Remote
+
+# Bridges and the like that an engine makes: peers do not reach a task there.
+INNER_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "tun", "tailscale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,11 +25,67 @@ class Gpu:
     uuid: str
     model: str = ""
     in_use: bool = False
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    id: str = ""
+    version: str = ""
+    like: tuple[str, ...] = ()
+    name: str = ""
+    kernel: str = ""
+    machine: str = ""
+    init: str = ""
+
+    @property
+    def family(self) -> str:
+        """As Ansible names it; nothing for a system that our roles do not know."""
+        kin = {self.id, *self.like}
+        if kin & {"debian", "ubuntu"}:
+            return "Debian"
+        return "RedHat" if kin & {"rhel", "fedora", "centos"} else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The Docker engine; no version where none answers."""
+
+    version: str = ""
+    error: str = ""
+    kind: str = ""
+    rootless: bool = False
+    swarm: bool = False
+    live_restore: bool = False
+    root: str = ""
+    foreign: tuple[str, ...] = ()
+    """Running containers that are not ours."""
+
+    @property
+    def fault(self) -> str:
+        """What makes it unfit for tasks; nothing where it is fit."""
+        if self.kind == "snap":
+            return "Docker comes from a snap"
+        if self.kind == "podman":
+            return "the docker command is podman"
+        if self.rootless:
+            return "Docker runs rootless"
+        if not self.version:
+            return self.error or "no Docker engine answers"
+        if _version(self.version) < (20, 10):
+            return f"Docker {self.version} is older than 20.10"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    name: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One host as it was found; memory in bytes, addresses with the preferred one first."""
+    """One host as it was found; memory and disk in bytes, addresses with the preferred one first."""
 
     cpus: float
     memory: int
@@ -23,3 +94,193 @@ class Facts:
     held: frozenset[int] = frozenset()
     """Ports that other jobs' labels hold, whether or not anything listens there yet."""
     addresses: tuple[str, ...] = ()
+
+    root: bool = True
+    system: System = System()
+    engine: Engine = Engine()
+    interfaces: tuple[Interface, ...] = ()
+    disk: str = ""
+    disk_free: int = 0
+    python: str = ""
+    tools: frozenset[str] = frozenset()
+    firewall: tuple[str, ...] = ()
+    selinux: str = ""
+    time_service: str = ""
+    clock_offset: float = 0.0
+    """How far the host's clock is ahead of the controller's, in seconds: the least that the measurement allows."""
+    cards: int = 0
+    """NVIDIA cards on the PCI bus, with a driver or without."""
+    driver: str = ""
+    toolkit: str = ""
+    converged: str = ""
+    """The digest that the last whole convergence left."""
+
+
+def ask(remote: "Remote") -> Facts:
+    """One round trip."""
+    before = time.time()
+    output = remote.run(_script())
+    after = time.time()
+    if "\x1eclock_end\n" not in output.stdout:
+        raise TfdeployError(f"its facts could not be read: {output.stderr.strip()[-200:] or 'the script broke off'}")
+    return parse(output.stdout, before=before, after=after)
+
+
+def parse(printed: str, *, before: float, after: float) -> Facts:
+    """Facts from the script's output; `before` and `after` are the controller's clock around it."""
+    sections = {
+        name.strip(): body for name, _, body in (part.partition("\n") for part in printed.split("\x1e")[1:])
+    }
+
+    def text(name: str) -> str:
+        return sections.get(name, "").strip()
+
+    def lines(name: str) -> list[str]:
+        return [line.strip() for line in sections.get(name, "").splitlines() if line.strip()]
+
+    interfaces = _interfaces(lines("addresses"), text("route"))
+    rows = [line.split("\t") for line in sections.get("containers", "").splitlines()]
+    disk, disk_free = _disk(lines("disk"))
+    gpus = tuple(_gpus(lines("gpus"), frozenset(lines("gpu_processes"))))
+    return Facts(
+        cpus=_number(text("cpus"), 1.0),
+        memory=_meminfo(lines("memory"), "MemTotal"),
+        gpus=gpus,
+        listening=frozenset(_listening(lines("listening"))),
+        held=frozenset(int(row[3]) for row in rows if len(row) == 4 and row[2] and row[3].isdecimal()),
+        addresses=tuple(interface.address for interface in interfaces),
+        root=text("root") == "0",
+        system=_system(lines("os"), text("kernel"), text("machine"), text("init")),
+        engine=_engine(text("engine"), text("engine_kind"), rows),
+        interfaces=interfaces,
+        disk=disk,
+        disk_free=disk_free,
+        python=text("python"),
+        tools=frozenset(lines("tools")),
+        firewall=tuple(lines("firewall")),
+        selinux=text("selinux"),
+        time_service=next(iter(lines("time_service")), ""),
+        clock_offset=clock_offset(
+            _number(text("clock_start"), before), _number(text("clock_end"), after), before, after
+        ),
+        cards=len(lines("cards")),
+        driver=_driver(lines("gpus")),
+        toolkit=_last_word(lines("toolkit")),
+        converged=text("converged"),
+    )
+
+
+def clock_offset(host_start: float, host_end: float, before: float, after: float) -> float:
+    """The host's clock lies between `host_end - after` and `host_start - before` ahead of ours: what is surely off."""
+    least, most = sorted((host_end - after, host_start - before))
+    if least <= 0 <= most:
+        return 0.0
+    return least if least > 0 else most
+
+
+@cache
+def _script() -> str:
+    return Path(__file__).with_name("scripts").joinpath("facts.sh").read_text()
+
+
+def _system(release: list[str], kernel: str, machine: str, init: str) -> System:
+    values = {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in release)}
+    return System(
+        id=values.get("ID", ""),
+        version=values.get("VERSION_ID", ""),
+        like=tuple(values.get("ID_LIKE", "").split()),
+        name=values.get("PRETTY_NAME", ""),
+        kernel=kernel,
+        machine=machine,
+        init=init,
+    )
+
+
+def _engine(info: str, kind: str, rows: list[list[str]]) -> Engine:
+    said: Mapping[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        loaded = json.loads(info)
+        said = loaded if isinstance(loaded, dict) else {}
+    swarm, errors = said.get("Swarm"), said.get("ServerErrors")
+    state = swarm.get("LocalNodeState") if isinstance(swarm, dict) else ""
+    return Engine(
+        version=str(said.get("ServerVersion") or ""),
+        error=str(errors[0]) if isinstance(errors, list) and errors else "",
+        kind=kind.split("\n")[0],
+        rootless="name=rootless" in str(said.get("SecurityOptions")),
+        swarm=state not in ("", "inactive", None),
+        live_restore=said.get("LiveRestoreEnabled") is True,
+        root=str(said.get("DockerRootDir") or ""),
+        foreign=tuple(row[1] for row in rows if len(row) == 4 and row[0] == "running" and not row[2]),
+    )
+
+
+def _interfaces(listed: list[str], route: str) -> tuple[Interface, ...]:
+    """The one that leads out of the machine first, IPv4 before IPv6."""
+    found = []
+    for line in listed:
+        words = line.split()
+        if len(words) > 3 and words[2] in ("inet", "inet6") and not words[1].startswith(INNER_INTERFACES):
+            found.append(Interface(words[1], words[3].partition("/")[0]))
+    words = route.split()
+    preferred = words[words.index("src") + 1] if "src" in words[:-1] else ""
+    return tuple(sorted(found, key=lambda each: (each.address != preferred, ":" in each.address)))
+
+
+def _listening(lines: list[str]) -> set[int]:
+    """Local ports in state LISTEN (0A) of /proc/net/tcp and tcp6."""
+    ports = set()
+    for line in lines:
+        words = line.split()
+        if len(words) > 3 and words[3] == "0A":
+            with contextlib.suppress(ValueError):
+                ports.add(int(words[1].rpartition(":")[2], 16))
+    return ports
+
+
+def _gpus(lines: list[str], busy: frozenset[str]) -> list[Gpu]:
+    gpus = []
+    for line in lines:
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == 5:
+            memory = int(_number(values[2], 0.0)) << 20
+            gpus.append(Gpu(values[0], values[1], values[0] in busy, memory))
+    return gpus
+
+
+def _driver(lines: list[str]) -> str:
+    return lines[0].rpartition(",")[2].strip() if lines else ""
+
+
+def _meminfo(lines: list[str], key: str) -> int:
+    for line in lines:
+        words = line.split()
+        if words[0] == f"{key}:" and len(words) > 1:
+            return int(_number(words[1], 0.0)) * 1024
+    return 0
+
+
+def _disk(lines: list[str]) -> tuple[str, int]:
+    words = lines[-1].split() if lines else []
+    return (words[5], int(_number(words[3], 0.0)) * 1024) if len(words) >= 6 else ("", 0)
+
+
+def _last_word(lines: list[str]) -> str:
+    return lines[0].split()[-1] if lines else ""
+
+
+def _number(text: str, default: float) -> float:
+    """A plain finite number; anything else is what we took it for before."""
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if abs(number) < 1e15:
+            return number
+    return default
+
+
+def _version(text: str) -> tuple[int, ...]:
+    numbers = []
+    for part in text.split(".")[:2]:
+        digits = "".join(character for character in part if character in "0123456789")
+        numbers.append(int(digits or 0))
+    return tuple(numbers)

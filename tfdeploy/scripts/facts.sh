@@ -1,0 +1,54 @@
+# What a host has: one pass, nothing changed. Each section begins with a record separator and its name.
+section() { printf '\036%s\n' "$1"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+section clock_start; date +%s.%N
+section root; id -u
+section os; cat /etc/os-release 2>/dev/null
+section kernel; uname -r
+section machine; uname -m
+section init; cat /proc/1/comm
+section cpus; getconf _NPROCESSORS_ONLN
+section memory; cat /proc/meminfo
+section python; python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
+section tools; for tool in rsync zstd nft ip ss tc sudo; do have $tool && echo $tool; done
+section addresses; ip -o addr show scope global 2>/dev/null
+section route; ip -4 route get 192.0.2.1 2>/dev/null
+section listening; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
+section selinux; have getenforce && getenforce
+section converged; cat /var/lib/tfdeploy/converged 2>/dev/null
+
+section time_service
+if [ -d /run/systemd/system ]; then
+    for unit in chrony chronyd systemd-timesyncd ntp ntpd ntpsec openntpd; do
+        systemctl -q is-active $unit 2>/dev/null && echo $unit
+    done
+fi
+
+section firewall
+[ -d /run/systemd/system ] && systemctl -q is-active firewalld 2>/dev/null && echo firewalld
+grep -qs '^ENABLED=yes' /etc/ufw/ufw.conf && echo ufw
+have iptables && iptables -S INPUT 2>/dev/null | grep -q '^-P INPUT DROP' && echo 'iptables default drop'
+have nft && nft list chains 2>/dev/null | grep -q 'hook input.*policy drop' && echo 'nftables default drop'
+
+info=$(have docker && docker info --format '{{json .}}' 2>/dev/null)
+section engine; printf '%s\n' "$info"
+section engine_kind
+have docker && readlink -f "$(command -v docker)" | grep -q /snap/ && echo snap
+[ -e /usr/share/podman-docker ] && echo podman
+section containers
+have docker && docker ps --all --format '{{.State}}	{{.Names}}	{{.Label "tfdeploy.job"}}	{{.Label "tfdeploy.port"}}' 2>/dev/null
+
+section disk
+root=$(printf '%s' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
+[ -d "$root" ] || root=/var/lib
+df -Pk "$root"
+
+section cards; grep -ls 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null
+section gpus
+have nvidia-smi && nvidia-smi --format=csv,noheader,nounits \
+    --query-gpu=uuid,name,memory.total,memory.used,driver_version 2>/dev/null
+section gpu_processes; have nvidia-smi && nvidia-smi --query-compute-apps=gpu_uuid --format=csv,noheader 2>/dev/null
+section toolkit; have nvidia-ctk && nvidia-ctk --version 2>/dev/null
+section clock_end; date +%s.%N
