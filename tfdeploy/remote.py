@@ -46,6 +46,7 @@ class Cause(StrEnum):
     SUDO_PASSWORD_MISSING = "sudo wants a password"
     SUDO_PASSWORD_WRONG = "sudo password wrong"
     NO_SUDO = "no sudo"
+    DISK_FULL = "disk full"
     DROPPED = "connection lost"
 
 
@@ -60,6 +61,7 @@ REMEDIES: Mapping[Cause, str] = {
     Cause.SUDO_PASSWORD_MISSING: "Give it with -K, or as ansible_become_password in the inventory",
     Cause.SUDO_PASSWORD_WRONG: "Give the right one with -K, or as ansible_become_password in the inventory",
     Cause.NO_SUDO: "Let this user use sudo there, or log in as root",
+    Cause.DISK_FULL: "Make room there, then try again",
     Cause.DROPPED: "Try again",
 }
 

@@ -1,0 +1,191 @@
+"""Bare machines become container hosts: who needs it, the playbook for those, and what came of it."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfdeploy import converge, facts, paths, remote
+from tfdeploy.converge import Convergence, HostOutcome, Progress
+from tfdeploy.errors import TfdeployError
+from tfdeploy.facts import Facts
+from tfdeploy.inventory import Host, Inventory
+from tfdeploy.remote import Passwords
+from tfdeploy.wording import show_size
+
+TOLERATED_CLOCK_OFFSET = 1.0
+TOOLS = frozenset({"rsync", "zstd", "ip"})
+LEAST_FREE = 64 << 20
+RUNS_KEPT = 20
+
+# The last words of package managers, sudo and ssh, in ours.
+EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
+    (r"No space left on device|enough free space", "disk full", "Make room there, then try again"),
+    (r"[Cc]ould not get lock|lock.*held by", "another package manager is at work", "Wait for it, then try again"),
+    (r"Failed to fetch|Temporary failure resolving|Could not resolve", "its package sources cannot be reached",
+     "Check its network, proxy and sources.list"),
+    (r"Incorrect sudo password|incorrect password", "sudo password wrong", "Give the right one with -K"),
+    (r"Missing sudo password|password is required", "sudo wants a password", "Give it with -K"),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "host key changed", "Make sure that it is the machine you mean"),
+    (r"Host key verification failed", "host key unknown", "Log in once with `ssh` and accept its key"),
+    (r"interpreter.*(not found|No such file)|python.*: not found", "no Python", "Install python3 there"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Provisioning:
+    """What was found, what was done and what came of it, host by host."""
+
+    found: Mapping[str, Facts | TfdeployError]
+    reasons: Mapping[str, tuple[str, ...]]
+    """Why each host that was converged needed it."""
+    convergence: Convergence | None = None
+
+    @property
+    def unreachable(self) -> dict[str, TfdeployError]:
+        errors = {host: answer for host, answer in self.found.items() if isinstance(answer, TfdeployError)}
+        for outcome in self.outcomes:
+            if outcome.state == "unreachable":
+                errors[outcome.host] = explained(outcome)
+        return errors
+
+    @property
+    def failed(self) -> dict[str, TfdeployError]:
+        return {outcome.host: explained(outcome) for outcome in self.outcomes if outcome.state in ("failed", "untouched")}
+
+    @property
+    def outcomes(self) -> tuple[HostOutcome, ...]:
+        return self.convergence.outcomes if self.convergence else ()
+
+    @property
+    def as_wanted(self) -> tuple[str, ...]:
+        return tuple(host for host, answer in self.found.items() if isinstance(answer, Facts) and host not in self.reasons)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How Ansible users steer a playbook."""
+
+    check: bool = False
+    diff: bool = False
+    tags: str = ""
+    extravars: Mapping[str, Any] = field(default_factory=dict)
+    verbosity: int = 0
+    options: Sequence[str] = ()
+
+    @property
+    def explicit(self) -> bool:
+        """Asked for something in particular: then no host is skipped because it is as wanted."""
+        return self.check or bool(self.tags)
+
+
+def provision(
+    sources: Sequence[str],
+    inventory: Inventory,
+    passwords: Passwords,
+    choices: Choices,
+    *,
+    on_found: Callable[[Provisioning], None] = lambda provisioning: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Provisioning:
+    """Look at all hosts, converge those that need it, and say what became of each."""
+    found = look(inventory.hosts, passwords)
+    wanted = digest(choices.extravars)
+    reasons = {
+        host: needs(answer, wanted) or (("asked for",) if choices.explicit else ())
+        for host, answer in found.items()
+        if isinstance(answer, Facts)
+    }
+    todo = {host: why for host, why in reasons.items() if why}
+    provisioning = Provisioning(found, todo)
+    on_found(provisioning)
+    if not todo:
+        return provisioning
+    request = converge.Request(
+        paths.playbook("provision.yml"),
+        [source if "," in source else os.path.abspath(source) for source in sources],
+        tuple(todo),
+        extravars={**choices.extravars, "tfdeploy_digest": wanted},
+        tags=choices.tags,
+        check=choices.check,
+        diff=choices.diff,
+        verbosity=choices.verbosity,
+        options=choices.options,
+    )
+    convergence = converge.converge(
+        request,
+        new_run("provision"),
+        become_password=passwords.become.value if passwords.become else "",
+        password=passwords.login.value if passwords.login else "",
+        on_progress=on_progress,
+    )
+    return Provisioning(found, todo, convergence)
+
+
+def look(hosts: Sequence[Host], passwords: Passwords) -> dict[str, Facts | TfdeployError]:
+    """Every host's facts, or why there are none."""
+
+    def one(host: Host) -> Facts:
+        entered = remote.enter(host, passwords)
+        try:
+            answer = facts.ask(entered)
+        finally:
+            entered.close()
+        if answer.disk_free < LEAST_FREE:
+            raise remote.HostUnreachable(
+                host.name, remote.Cause.DISK_FULL, f"{show_size(answer.disk_free)} left on {answer.disk}"
+            )
+        return answer
+
+    return remote.on_each(hosts, one)
+
+
+def needs(host: Facts, wanted: str) -> tuple[str, ...]:
+    """Why a host is not as wanted; nothing where it is."""
+    reasons = []
+    if host.converged != wanted:
+        reasons.append("provisioned by another version" if host.converged else "not provisioned yet")
+    if host.engine.fault and host.converged:
+        reasons.append(host.engine.fault)
+    if not host.python:
+        reasons.append("no Python")
+    if missing := sorted(TOOLS - host.tools):
+        reasons.append(f"no {', '.join(missing)}")
+    if abs(host.clock_offset) > TOLERATED_CLOCK_OFFSET:
+        reasons.append(f"clock off by {host.clock_offset:+.1f} s")
+    return tuple(reasons)
+
+
+def digest(extravars: Mapping[str, Any]) -> str:
+    """Of all that a convergence does: the playbook, the roles and the user's variables."""
+    content = hashlib.sha256(json.dumps(extravars, sort_keys=True, default=str).encode())
+    files = [paths.playbook("provision.yml"), *sorted(path for path in paths.roles().rglob("*") if path.is_file())]
+    for path in files:
+        content.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return content.hexdigest()[:32]
+
+
+def explained(outcome: HostOutcome) -> TfdeployError:
+    """A failed task in the module's own words, with the cause in ours where we know it."""
+    at = f"at “{outcome.task}”: " if outcome.task else ""
+    for pattern, what, remedy in EXPLANATIONS:
+        if re.search(pattern, outcome.message):
+            return TfdeployError(f"{what}, {at}{outcome.message}", remedy, where=outcome.host)
+    if outcome.state == "untouched":
+        return TfdeployError("the playbook did not get to it", where=outcome.host)
+    return TfdeployError(f"{at}{outcome.message}", where=outcome.host)
+
+
+def new_run(name: str) -> Path:
+    """A run directory of its own; the oldest ones go."""
+    runs = paths.state() / "runs"
+    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for old in sorted(runs.iterdir())[: -(RUNS_KEPT - 1)]:
+        shutil.rmtree(old, ignore_errors=True)
+    return runs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}-{os.getpid()}"
