@@ -126,6 +126,14 @@ def ask(remote: "Remote") -> Facts:
     return parse(output.stdout, before=before, after=after)
 
 
+def of_all(entered: Mapping[str, "Remote | TfdeployError"]) -> dict[str, Facts | TfdeployError]:
+    """Every host's facts, or why there are none."""
+    from tfdeploy import remote
+
+    asked = remote.on_each(remote.answered(entered), ask)
+    return {name: answer if isinstance(answer, TfdeployError) else asked[name] for name, answer in entered.items()}
+
+
 def parse(printed: str, *, before: float, after: float) -> Facts:
     """Facts from the script's output; `before` and `after` are the controller's clock around it."""
     sections = {

@@ -16,7 +16,7 @@ from tfdeploy.converge import Convergence, HostOutcome, Progress
 from tfdeploy.errors import TfdeployError
 from tfdeploy.facts import Facts
 from tfdeploy.inventory import Host, Inventory
-from tfdeploy.remote import Passwords
+from tfdeploy.remote import Cause, HostUnreachable, Passwords
 from tfdeploy.wording import show_size
 
 TOLERATED_CLOCK_OFFSET = 1.0
@@ -49,15 +49,14 @@ class Provisioning:
 
     @property
     def unreachable(self) -> dict[str, TfdeployError]:
-        errors = {host: answer for host, answer in self.found.items() if isinstance(answer, TfdeployError)}
-        for outcome in self.outcomes:
-            if outcome.state == "unreachable":
-                errors[outcome.host] = explained(outcome)
-        return errors
+        before = {host: answer for host, answer in self.found.items() if isinstance(answer, TfdeployError)}
+        meanwhile = [outcome for outcome in self.outcomes if outcome.state == "unreachable"]
+        return before | {outcome.host: explained(outcome) for outcome in meanwhile}
 
     @property
     def failed(self) -> dict[str, TfdeployError]:
-        return {outcome.host: explained(outcome) for outcome in self.outcomes if outcome.state in ("failed", "untouched")}
+        bad = [outcome for outcome in self.outcomes if outcome.state in ("failed", "untouched")]
+        return {outcome.host: explained(outcome) for outcome in bad}
 
     @property
     def outcomes(self) -> tuple[HostOutcome, ...]:
@@ -65,7 +64,7 @@ class Provisioning:
 
     @property
     def as_wanted(self) -> tuple[str, ...]:
-        return tuple(host for host, answer in self.found.items() if isinstance(answer, Facts) and host not in self.reasons)
+        return tuple(host for host in remote.answered(self.found) if host not in self.reasons)
 
 
 @dataclass(frozen=True)
@@ -129,21 +128,16 @@ def provision(
 
 
 def look(hosts: Sequence[Host], passwords: Passwords) -> dict[str, Facts | TfdeployError]:
-    """Every host's facts, or why there are none."""
+    """Every host's facts, or why it cannot be worked on."""
+    with remote.entered(hosts, passwords) as entered:
+        return {name: _workable(name, answer) for name, answer in facts.of_all(entered).items()}
 
-    def one(host: Host) -> Facts:
-        entered = remote.enter(host, passwords)
-        try:
-            answer = facts.ask(entered)
-        finally:
-            entered.close()
-        if answer.disk_free < LEAST_FREE:
-            raise remote.HostUnreachable(
-                host.name, remote.Cause.DISK_FULL, f"{show_size(answer.disk_free)} left on {answer.disk}"
-            )
-        return answer
 
-    return remote.on_each(hosts, one)
+def _workable(name: str, answer: Facts | TfdeployError) -> Facts | TfdeployError:
+    """Ansible cannot even put its modules on a full disk."""
+    if isinstance(answer, Facts) and answer.disk_free < LEAST_FREE:
+        return HostUnreachable(name, Cause.DISK_FULL, f"{show_size(answer.disk_free)} left on {answer.disk}")
+    return answer
 
 
 def needs(host: Facts, wanted: str) -> tuple[str, ...]:

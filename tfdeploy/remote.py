@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -30,6 +30,7 @@ SECONDS_TO_CONNECT = 10
 TRIES_AFTER_A_RESET = 4
 AT_ONCE = 32
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -137,18 +138,34 @@ def enter(host: Host, passwords: Passwords | None = None) -> Remote:
     return _Ssh(host.name, connection, _connect(host.name, connection))
 
 
-def on_each(hosts: Iterable[Host], do: Callable[[Host], T]) -> dict[str, T | TfdeployError]:
-    """On all hosts at once. A host that failed has its error for an answer, so that the rest is not lost."""
+@contextlib.contextmanager
+def entered(hosts: Iterable[Host], passwords: Passwords) -> Iterator[dict[str, Remote | TfdeployError]]:
+    """All hosts at once, kept open until the end; a host that could not be entered has its error for an answer."""
+    remotes = on_each({host.name: host for host in hosts}, lambda host: enter(host, passwords))
+    try:
+        yield remotes
+    finally:
+        for answer in remotes.values():
+            if not isinstance(answer, TfdeployError):
+                answer.close()
 
-    def one(host: Host) -> T | TfdeployError:
+
+def on_each(given: Mapping[str, A], do: Callable[[A], T]) -> dict[str, T | TfdeployError]:
+    """For all hosts at once. One that failed has its error for an answer, so that the rest is not lost."""
+
+    def one(name: str, value: A) -> T | TfdeployError:
         try:
-            return do(host)
+            return do(value)
         except TfdeployError as error:
+            error.where = error.where or name
             return error
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        listed = list(hosts)
-        return dict(zip((host.name for host in listed), pool.map(one, listed), strict=True))
+        return dict(zip(given, pool.map(one, given.keys(), given.values()), strict=True))
+
+
+def answered(answers: Mapping[str, T | TfdeployError]) -> dict[str, T]:
+    return {name: answer for name, answer in answers.items() if not isinstance(answer, TfdeployError)}
 
 
 def ssh_words(connection: Connection) -> tuple[str, ...]:
