@@ -318,7 +318,8 @@ def _explanation(error: AnsibleError) -> tuple[str, str]:
         if "ault" not in what
         else "Give --vault-password-file or --vault-id"
     )
-    return what.split("\n")[0].rstrip("."), remedy
+    first_line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in what.split("\n")[0])
+    return first_line.rstrip("."), remedy
 
 
 def _place(error: AnsibleError, source: str) -> str:
@@ -330,7 +331,7 @@ def _place(error: AnsibleError, source: str) -> str:
             return f"{_short(origin.path)}:{origin.line_num}"
         cause = cause.__cause__ or cause.__context__
     line = _line_quoted_in(str(error.message), source)
-    return f"{source}:{line}" if line else source
+    return f"{_short(source)}:{line}" if line else _short(source)
 
 
 def _line_quoted_in(message: str, source: str) -> int | None:
