@@ -276,19 +276,26 @@ def _listening() -> Iterator[_Heard]:
     heard = _Heard()
     display = Display()
 
+    def warned(msg: str, *_: object, **__: object) -> None:
+        heard.warnings.append(" ".join(msg.split()))
+
     def shown(msg: str, *_: object, stderr: bool = False, **__: object) -> None:
         if stderr:
-            heard.warnings.append(" ".join(msg.replace("[WARNING]:", "").split()))
+            warned(msg)
 
     def failed(msg: str | None, exception: BaseException, **_: object) -> None:
         if isinstance(exception, AnsibleError):
             heard.failures.append(exception)
 
-    display.display, display.error_as_warning = shown, failed
+    # warning() as well: within a process Ansible displays each only once, and a second inventory has its own.
+    replaced = {"display": shown, "warning": warned, "error_as_warning": failed}
+    for name, replacement in replaced.items():
+        setattr(display, name, replacement)
     try:
         yield heard
     finally:
-        del display.display, display.error_as_warning
+        for name in replaced:
+            delattr(display, name)
 
 
 def _refuse_unparsable(sources: tuple[str, ...], heard: _Heard, parsed: Any) -> None:

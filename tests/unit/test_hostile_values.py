@@ -1,4 +1,4 @@
-"""60 hostile values in five fields: carried through as they are, or refused with the place named. Never evaluated."""
+"""60 hostile values in five fields: carried through literally, or refused with the place named."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,8 @@ HOSTILE = [
     # quotes and escapes
     "'", '"', "''", "a'b", 'a"b', "`id`", "\\", "\\n", "a\\", "'; id; '",
     # shells
-    "$(id)", "$(touch pwned)", "${HOME}", "$HOME", "a;id", "a&&id", "a|id", "a>b", "a<b", "*", "~", "!!", "#a", "a b",
+    "$(id)", "$(touch pwned)", "${HOME}", "$HOME", "a;id", "a&&id", "a|id", "a>b", "a<b", "*", "~", "!!",
+    "#a", "a b",
     # templates
     "{{7*7}}", "{{ 7*7 }}", "{% raw %}", "{#a#}", "{job}", "%(job)s", "{{''.__class__}}", "${{ x }}",
     # paths

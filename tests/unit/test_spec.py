@@ -76,7 +76,7 @@ def test_an_empty_file_is_a_job_with_defaults() -> None:
 
 def test_a_job_is_frozen() -> None:
     with pytest.raises(ValidationError):
-        parse(WHOLE).name = "other"  # type: ignore[misc]
+        parse(WHOLE).name = "other"
 
 
 def test_a_role_that_is_only_named_is_wanted() -> None:
