@@ -276,19 +276,26 @@ def _listening() -> Iterator[_Heard]:
     heard = _Heard()
     display = Display()
 
+    def warned(msg: str, *_: object, **__: object) -> None:
+        heard.warnings.append(" ".join(msg.split()))
+
     def shown(msg: str, *_: object, stderr: bool = False, **__: object) -> None:
         if stderr:
-            heard.warnings.append(" ".join(msg.replace("[WARNING]:", "").split()))
+            warned(msg)
 
     def failed(msg: str | None, exception: BaseException, **_: object) -> None:
         if isinstance(exception, AnsibleError):
             heard.failures.append(exception)
 
-    display.display, display.error_as_warning = shown, failed
+    # warning() as well: within a process Ansible displays each only once, and a second inventory has its own.
+    replaced = {"display": shown, "warning": warned, "error_as_warning": failed}
+    for name, replacement in replaced.items():
+        setattr(display, name, replacement)
     try:
         yield heard
     finally:
-        del display.display, display.error_as_warning
+        for name in replaced:
+            delattr(display, name)
 
 
 def _refuse_unparsable(sources: tuple[str, ...], heard: _Heard, parsed: Any) -> None:
@@ -318,7 +325,8 @@ def _explanation(error: AnsibleError) -> tuple[str, str]:
         if "ault" not in what
         else "Give --vault-password-file or --vault-id"
     )
-    return what.split("\n")[0].rstrip("."), remedy
+    first_line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in what.split("\n")[0])
+    return first_line.rstrip("."), remedy
 
 
 def _place(error: AnsibleError, source: str) -> str:
@@ -330,7 +338,7 @@ def _place(error: AnsibleError, source: str) -> str:
             return f"{_short(origin.path)}:{origin.line_num}"
         cause = cause.__cause__ or cause.__context__
     line = _line_quoted_in(str(error.message), source)
-    return f"{source}:{line}" if line else source
+    return f"{_short(source)}:{line}" if line else _short(source)
 
 
 def _line_quoted_in(message: str, source: str) -> int | None:

@@ -195,6 +195,7 @@ class _Model(BaseModel):
         extra="forbid",
         populate_by_name=True,
         coerce_numbers_to_str=True,
+        defer_build=True,
         use_attribute_docstrings=True,
     )
 
@@ -297,7 +298,7 @@ class JobSpec(_Model):
     """Replaces the image's CMD."""
     entrypoint: Words | None = None
     """Replaces the image's ENTRYPOINT."""
-    tasks: Tasks = Tasks()
+    tasks: Tasks = Field(default_factory=Tasks)
     spares: Count = 0
     """Hosts kept free to replace a lost one."""
     env: Env = {}
@@ -316,7 +317,7 @@ class JobSpec(_Model):
     """Appends --ps_hosts --worker_hosts --job_name --task_index to the command."""
     chief_name: Literal["chief", "master"] = "chief"
     """How TF_CONFIG spells the chief; TF1 code may want master."""
-    policies: Policies = Policies()
+    policies: Policies = Field(default_factory=Policies)
 
 
 def dump(job: JobSpec) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The job file: what is read, what is refused, and how it is said."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_an_empty_file_is_a_job_with_defaults() -> None:
 
 def test_a_job_is_frozen() -> None:
     with pytest.raises(ValidationError):
-        parse(WHOLE).name = "other"  # type: ignore[misc]
+        parse(WHOLE).name = "other"
 
 
 def test_a_role_that_is_only_named_is_wanted() -> None:
@@ -245,3 +246,26 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
     assert all(
         "description" in schema["$defs"]["TaskSpec"]["properties"][key] for key in ("cpus", "gpus", "user")
     )
+
+
+# --- the reference ---
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "job-file.md"
+
+
+def test_the_reference_names_every_key() -> None:
+    schema = spec.json_schema()
+    keys = {*schema["properties"]}
+    for model in schema["$defs"].values():
+        keys |= {*model["properties"]}
+    text = REFERENCE.read_text()
+    assert [
+        key for key in sorted(keys) if f"`{key}`" not in text and f"{{{key}:" not in text and key != "to"
+    ] == []
+
+
+def test_the_examples_of_the_reference_are_jobs() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", REFERENCE.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        parse(block)
