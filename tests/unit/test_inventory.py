@@ -139,9 +139,7 @@ def test_templates_and_lookups_work_as_in_ansible(read: Read, monkeypatch: pytes
 
 
 def test_an_undefined_variable_names_host_variable_and_line(read: Read) -> None:
-    with pytest.raises(
-        InputError, match=r"^inv/group_vars/all\.yml:2: a: ansible_user: 'nobody' is undefined"
-    ):
+    with pytest.raises(InputError, match=r"^inv/group_vars/all\.yml:2: a: ansible_user: 'nobody' is undefined"):
         read({"inv/hosts": "a\n", "inv/group_vars/all.yml": 'x: 1\nansible_user: "{{ nobody }}"\n'})
 
 
@@ -195,10 +193,7 @@ def test_a_missing_vault_password_file_is_refused(read: Read) -> None:
 def test_our_variables_are_parsed(read: Read) -> None:
     host = only(
         read(
-            {
-                "inv.ini": "a tfdeploy_address=10.1.0.1 tfdeploy_gpus=2 tfdeploy_slots=3 "
-                "tfdeploy_ports=3000-3009,4000\n"
-            }
+            {"inv.ini": "a tfdeploy_address=10.1.0.1 tfdeploy_gpus=2 tfdeploy_slots=3 tfdeploy_ports=3000-3009,4000\n"}
         )
     )
     assert (host.address, host.gpus, host.slots) == ("10.1.0.1", 2, 3)
@@ -236,9 +231,7 @@ def test_gpus_are_a_count_or_a_list(read: Read, written: str, gpus: object) -> N
         ("ansible_host", "-oProxyCommand=x", "plain name"),
     ],
 )
-def test_a_wrong_value_names_file_line_host_and_variable(
-    read: Read, variable: str, value: str, complaint: str
-) -> None:
+def test_a_wrong_value_names_file_line_host_and_variable(read: Read, variable: str, value: str, complaint: str) -> None:
     with pytest.raises(InputError) as refusal:
         read({"inv.ini": f"# a comment\na {variable}='{value}'\n"})
     assert str(refusal.value).startswith(f"inv.ini:2: a: {variable} is ")

@@ -19,9 +19,7 @@ def init(directory: Path) -> None:
     for target, source in written.items():
         _copy(source, target)
         click.echo(f"wrote {target}", err=True)
-    click.echo(
-        f"Next: put your hosts into {directory / 'inventory.ini'}, then tfdeploy plan inventory.ini", err=True
-    )
+    click.echo(f"Next: put your hosts into {directory / 'inventory.ini'}, then tfdeploy plan inventory.ini", err=True)
 
 
 STARTER = paths.PACKAGE / "starter"
