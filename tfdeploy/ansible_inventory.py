@@ -153,10 +153,9 @@ def _templated(name: str, given: Mapping[str, Any], loader: Any) -> Callable[...
                 where=_origin(given[variable]) or _source(given),
             ) from error
         except AnsibleError as error:
-            raise InputError(
-                f"{name}: {variable}: {_explanation(error)[0]}",
-                where=_origin(given[variable]) or _source(given),
-            ) from error
+            what, remedy = _explanation(error)
+            place = _origin(given[variable]) or _source(given)
+            raise InputError(f"{name}: {variable}: {what}", remedy, where=place) from error
 
     return get
 

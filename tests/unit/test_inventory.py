@@ -1,5 +1,8 @@
 """Inventories as Ansible users write them, and what becomes of them."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,6 +186,22 @@ def test_a_locked_vault_says_which_flag_opens_it(read: Read, here: Path, vault: 
     files = {"inv/hosts": "a\n", "inv/group_vars/all.yml": encrypted("ansible_password: x\n", "right")}
     with pytest.raises(InputError, match="--vault-password-file"):
         read(files, vault=vault)
+
+
+def test_a_locked_inline_value_names_its_line_and_the_flag(read: Read) -> None:
+    value = encrypted("s3cret", "one").replace("\n", "\n  ")
+    files = {"inv/hosts": "a\n", "inv/group_vars/all.yml": f"x: 1\nansible_password: !vault |\n  {value}\n"}
+    with pytest.raises(InputError, match=r"^inv/group_vars/all\.yml:2: a: ansible_password: .*--vault-password-file"):
+        read(files)
+
+
+def test_a_locale_that_ansible_refuses_is_said_with_its_remedy(here: Path) -> None:
+    code = "from tfdeploy.cli import main; main(['plan', 'a,'])"
+    environment = {"LC_ALL": "C", "PATH": os.environ["PATH"], "HOME": str(here)}
+    outcome = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith("error: Ansible requires the locale encoding to be UTF-8")
+    assert outcome.stderr.endswith("Set LC_ALL=C.UTF-8.\n")
 
 
 def test_a_missing_vault_password_file_is_refused(read: Read) -> None:
