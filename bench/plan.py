@@ -55,10 +55,7 @@ def plan_of(tasks: int) -> None:
 
 
 def inventory_of(count: int) -> Inventory:
-    hosts = (
-        Host(f"h{n}", Connection(host=f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"), slots=2)
-        for n in range(count)
-    )
+    hosts = (Host(f"h{n}", Connection(host=f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"), slots=2) for n in range(count))
     return Inventory(tuple(hosts))
 
 
@@ -68,9 +65,7 @@ def commands() -> tuple[float, float]:
     # Installed packages have their bytecode; a checkout gets it in the first round.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "inventory.ini").write_text(
-            "".join(f"h{n} ansible_host=10.0.0.{n}\n" for n in (1, 2, 3))
-        )
+        (Path(directory) / "inventory.ini").write_text("".join(f"h{n} ansible_host=10.0.0.{n}\n" for n in (1, 2, 3)))
 
         def run(*words: str) -> float:
             start = time.perf_counter()

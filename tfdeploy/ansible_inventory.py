@@ -52,9 +52,7 @@ def read(sources: tuple[str, ...], limit: str | None, vault: values.Vault) -> va
             raise InputError(*_explanation(error), where=_place(error, ", ".join(sources))) from error
 
 
-def _read(
-    sources: tuple[str, ...], limit: str | None, vault: values.Vault, heard: _Heard
-) -> values.Inventory:
+def _read(sources: tuple[str, ...], limit: str | None, vault: values.Vault, heard: _Heard) -> values.Inventory:
     if not AnsibleCollectionConfig.collection_finder:
         init_plugin_loader()
     loader = DataLoader()
@@ -64,9 +62,7 @@ def _read(
     parsed = InventoryManager(loader=loader, sources=[_absolute(source) for source in sources])
     _refuse_unparsable(sources, heard, parsed)
     variables = VariableManager(loader=loader, inventory=parsed)
-    HostVars(
-        inventory=parsed, variable_manager=variables, loader=loader
-    )  # makes hostvars[…] work in templates
+    HostVars(inventory=parsed, variable_manager=variables, loader=loader)  # makes hostvars[…] work in templates
     chosen = _limited(parsed, limit, ", ".join(sources))
     return values.Inventory(
         hosts=tuple(_host(host, variables, loader) for host in chosen),
@@ -157,10 +153,9 @@ def _templated(name: str, given: Mapping[str, Any], loader: Any) -> Callable[...
                 where=_origin(given[variable]) or _source(given),
             ) from error
         except AnsibleError as error:
-            raise InputError(
-                f"{name}: {variable}: {_explanation(error)[0]}",
-                where=_origin(given[variable]) or _source(given),
-            ) from error
+            what, remedy = _explanation(error)
+            place = _origin(given[variable]) or _source(given)
+            raise InputError(f"{name}: {variable}: {what}", remedy, where=place) from error
 
     return get
 
@@ -215,9 +210,7 @@ _CONNECTION_OPTIONS = (
 _BECOME_OPTIONS = ("become_user", "become_pass")
 
 
-def _plugin_options(
-    kind: str, plugin: str, get: Callable[..., Any], wanted: tuple[str, ...]
-) -> dict[str, Any]:
+def _plugin_options(kind: str, plugin: str, get: Callable[..., Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     """A plugin's options by Ansible's own precedence of variables, environment and ansible.cfg."""
     loader = connection_loader if kind == "connection" else become_loader
     if not constants.config.has_configuration_definition(kind, plugin):
@@ -227,9 +220,7 @@ def _plugin_options(
     names = [entry["name"] for option in options for entry in definitions[option].get("vars") or ()]
     variables = {name: value for name in names if (value := get(name, _as_is, None)) is not None}
     return {
-        option: constants.config.get_config_value(
-            option, plugin_type=kind, plugin_name=plugin, variables=variables
-        )
+        option: constants.config.get_config_value(option, plugin_type=kind, plugin_name=plugin, variables=variables)
         for option in options
     }
 
@@ -320,11 +311,7 @@ def _most_telling(failures: list[AnsibleError], source: str) -> AnsibleError:
 
 def _explanation(error: AnsibleError) -> tuple[str, str]:
     what = str(error.message).removeprefix("Failed to parse inventory: ").strip()
-    remedy = (
-        "Try ansible-inventory --list on it"
-        if "ault" not in what
-        else "Give --vault-password-file or --vault-id"
-    )
+    remedy = "Try ansible-inventory --list on it" if "ault" not in what else "Give --vault-password-file or --vault-id"
     first_line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in what.split("\n")[0])
     return first_line.rstrip("."), remedy
 

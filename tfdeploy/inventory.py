@@ -92,7 +92,7 @@ def read(sources: Iterable[str], *, limit: str | None = None, vault: Vault | Non
         try:
             from tfdeploy import ansible_inventory
         except SystemExit as refusal:  # Ansible ends the process where the locale is not UTF-8
-            raise InputError(str(refusal), "Set LC_ALL=C.UTF-8") from refusal
+            raise InputError(str(refusal).removeprefix("ERROR: "), "Set LC_ALL=C.UTF-8") from refusal
         return ansible_inventory.read(given, limit, vault or Vault())
 
 

@@ -37,17 +37,13 @@ class Document:
 
 def parse(text: str, name: str) -> Document:
     if "\0" in text:
-        raise InputError(
-            "a NUL byte in it", "Save it as UTF-8 text", where=_at(name, text[: text.index("\0")])
-        )
+        raise InputError("a NUL byte in it", "Save it as UTF-8 text", where=_at(name, text[: text.index("\0")]))
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         raise _explained(error, text, name) from error
     except yaml.YAMLError as error:
-        raise InputError(
-            f"not YAML: {str(error).splitlines()[0]}", "Save it as UTF-8 text", where=name
-        ) from error
+        raise InputError(f"not YAML: {str(error).splitlines()[0]}", "Save it as UTF-8 text", where=name) from error
     except RecursionError as error:
         raise InputError("nested too deeply", "Write it flatter", where=name) from error
     if len(nodes) > 1:
@@ -94,9 +90,7 @@ class _Reading:
             key = self.key(key_node)
             if key in result:
                 first = self.document.key_lines[*path, key]
-                raise self.wrong(
-                    key_node, f"{key} stands twice (first in line {first})", "Remove one of them"
-                )
+                raise self.wrong(key_node, f"{key} stands twice (first in line {first})", "Remove one of them")
             self.document.key_lines[*path, key] = key_node.start_mark.line + 1
             # An alias merged in before may have stood at this path.
             self.document.value_lines.pop((*path, key), None)
@@ -106,16 +100,12 @@ class _Reading:
     def merge(self, node: yaml.Node, path: Path) -> Iterator[dict[str, Any]]:
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(part, yaml.MappingNode):
-                raise self.wrong(
-                    node, "<< merges something that is not a map", "Merge a map, as in <<: *name"
-                )
+                raise self.wrong(node, "<< merges something that is not a map", "Merge a map, as in <<: *name")
             yield self.value(part, path)
 
     def key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            raise self.wrong(
-                node, "a list or map stands where a key belongs", "Quote {{ … }} and other braces"
-            )
+            raise self.wrong(node, "a list or map stands where a key belongs", "Quote {{ … }} and other braces")
         return str(node.value)
 
     def wrong(self, node: yaml.Node, what: str, remedy: str) -> InputError:

@@ -24,15 +24,11 @@ from tfdeploy.wording import counted, some
 class Placing:
     """One plan in the making."""
 
-    def __init__(
-        self, inventory: Inventory, job: JobSpec, hosts: tuple[Host, ...], facts: Mapping[str, Facts]
-    ) -> None:
+    def __init__(self, inventory: Inventory, job: JobSpec, hosts: tuple[Host, ...], facts: Mapping[str, Facts]) -> None:
         self.job = job
         taken_ports: dict[str, set[int]] = {}
         self.rooms = [Room(host, facts.get(host.name), taken_ports) for host in hosts]
-        self.groups: dict[Role, frozenset[str]] = {
-            role: frozenset(inventory.groups.get(role) or ()) for role in ROLES
-        }
+        self.groups: dict[Role, frozenset[str]] = {role: frozenset(inventory.groups.get(role) or ()) for role in ROLES}
         self.pinned = {role for role in ROLES if self.groups[role] and self.wanted(role) != 0}
         self.reserved: frozenset[str] = frozenset().union(*(self.groups[role] for role in self.pinned))
         self.tasks: dict[Role, list[Task]] = {role: [] for role in ROLES}
@@ -142,11 +138,7 @@ class Placing:
     def impossible(self, role: Role, asked: int, rooms: list[Room], *, slot: bool = True) -> InputError:
         need, placed = self.need(role), len(self.tasks[role])
         why = [f"{room.host.name}: {room.shortage(need, slot=slot)}" for room in rooms]
-        what = (
-            f"{counted(asked, role)} asked for, {placed} fit"
-            if asked > 1
-            else f"no host has room for {role}-0"
-        )
+        what = f"{counted(asked, role)} asked for, {placed} fit" if asked > 1 else f"no host has room for {role}-0"
         if not rooms:
             what += "; every host is pinned to other roles, or a spare"
         remedy = f"Ask for fewer or for less, add hosts, or pin {role} with a group of that name"
@@ -155,9 +147,7 @@ class Placing:
     def warn_of_idle_groups(self) -> None:
         for role in ("chief", "evaluator", "tensorboard"):
             if self.groups[role] and self.wanted(role) == 0:
-                self.warnings.append(
-                    f"the inventory has a group {role}, but no {role} is asked for: add --{role}"
-                )
+                self.warnings.append(f"the inventory has a group {role}, but no {role} is asked for: add --{role}")
 
     def warn_of_idle_hosts(self, rooms: list[Room]) -> None:
         need = self.need("worker")
@@ -173,9 +163,7 @@ def check_success(job: JobSpec, tasks: Mapping[Role, list[Task]]) -> None:
     success = job.policies.success
     role: Role = "chief" if success == "chief" else "worker"
     if success and not tasks[role]:
-        raise InputError(
-            f"success is {success}, but the job has no {role}", "Change one", where="policies.success"
-        )
+        raise InputError(f"success is {success}, but the job has no {role}", "Change one", where="policies.success")
     if not tasks["chief"] and not tasks["worker"]:
         raise InputError("neither a chief nor a worker, so nothing trains", "Ask for one", where="tasks")
 

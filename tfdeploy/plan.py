@@ -130,9 +130,7 @@ def plan(
 def apply(job: JobSpec, wishes: Wishes) -> JobSpec:
     """The job with what flags say."""
     changes: dict[str, Any] = {
-        key: value
-        for key in ("name", "image", "command", "spares")
-        if (value := getattr(wishes, key)) is not None
+        key: value for key in ("name", "image", "command", "spares") if (value := getattr(wishes, key)) is not None
     }
     counts = {
         role: int(count)
@@ -166,9 +164,7 @@ def select(inventory: Inventory, wishes: Wishes) -> tuple[Host, ...]:
     for name, where in wishes.exclude:
         if name not in everyone:
             near = get_close_matches(name, everyone, n=1)
-            remedy = (
-                f"Did you mean {near[0]}?" if near else "Take it out (patterns go with --limit '!pattern')"
-            )
+            remedy = f"Did you mean {near[0]}?" if near else "Take it out (patterns go with --limit '!pattern')"
             raise InputError(f"no host of the inventory is called {name!r:.80}", remedy, where=where)
     excluded = {name for name, _ in wishes.exclude}
     hosts = tuple(host for host in inventory.hosts if host.name not in excluded)

@@ -97,9 +97,7 @@ def _gpus(host: Host, facts: Facts | None) -> list[str]:
         return free
     if isinstance(host.gpus, int):
         return free[: host.gpus]
-    known = {str(index): gpu.uuid for index, gpu in enumerate(facts.gpus)} | {
-        g.uuid: g.uuid for g in facts.gpus
-    }
+    known = {str(index): gpu.uuid for index, gpu in enumerate(facts.gpus)} | {g.uuid: g.uuid for g in facts.gpus}
     for declared_gpu in host.gpus:
         if declared_gpu not in known:
             raise InputError(

@@ -39,9 +39,7 @@ class Wrong(ValueError):
 
 def parse_size(value: object) -> int:
     """`4GiB`, `512m` or bytes; units are Docker's, powers of 1024 with or without the i."""
-    match = re.fullmatch(
-        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?:([kmgt])i?)?b?", str(value).strip(), re.IGNORECASE
-    )
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?:([kmgt])i?)?b?", str(value).strip(), re.IGNORECASE)
     size = int(float(match[1]) * 1024 ** " kmgt".index((match[2] or " ").lower())) if match else 0
     if isinstance(value, bool) or not size:
         raise Wrong(f"{value!r:.60} is not a size", "Write it as 4GiB or 512m")
@@ -176,9 +174,7 @@ Words = Annotated[
     WithJsonSchema({"anyOf": [{"type": "array", "items": _SCALAR}, {"type": "string"}]}),
 ]
 EnvName = Annotated[str, AfterValidator(_env_name)]
-Env = Annotated[
-    dict[EnvName, Text], WithJsonSchema({"type": "object", "additionalProperties": _SCALAR, "default": {}})
-]
+Env = Annotated[dict[EnvName, Text], WithJsonSchema({"type": "object", "additionalProperties": _SCALAR, "default": {}})]
 MountText = Annotated[str, AfterValidator(_check_mount)]
 AbsolutePath = Annotated[str, AfterValidator(_path)]
 Word = Annotated[str, AfterValidator(_word)]
@@ -252,9 +248,7 @@ class Tasks(_Model):
         if not isinstance(data, dict):
             return data
         if "master" in data and "chief" in data:
-            raise Wrong(
-                "chief and master are the same role", "Keep one; chief_name: master sets the spelling"
-            )
+            raise Wrong("chief and master are the same role", "Keep one; chief_name: master sets the spelling")
         return {"chief" if k == "master" else k: {} if v is None else v for k, v in data.items()}
 
 
@@ -339,9 +333,7 @@ def load(path: Path) -> JobSpec:
         raise InputError("not UTF-8 text", "Save it as UTF-8", where=str(path)) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read: {why}", "Name a job file, or run tfdeploy init", where=str(path)
-        ) from error
+        raise InputError(f"cannot be read: {why}", "Name a job file, or run tfdeploy init", where=str(path)) from error
     return parse(text, str(path), default_name=name_from(path.resolve().parent))
 
 
@@ -412,11 +404,7 @@ def _as_written(loc: tuple[str | int, ...], document: marked_yaml.Document) -> t
 
 
 def _explained(error: ErrorDetails, loc: tuple[str | int, ...]) -> tuple[str, str]:
-    key = (
-        ".".join(str(part) for part in loc[-2:])
-        if loc and isinstance(loc[-1], int)
-        else str((loc or ("",))[-1])
-    )
+    key = ".".join(str(part) for part in loc[-2:]) if loc and isinstance(loc[-1], int) else str((loc or ("",))[-1])
     given, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "value_error":
@@ -453,11 +441,7 @@ def _explained(error: ErrorDetails, loc: tuple[str | int, ...]) -> tuple[str, st
 def _bound(kind: str, context: Mapping[str, Any]) -> str:
     if kind == "less_than_equal":
         return f"Give at most {context['le']:g}"
-    return (
-        f"Give {context['ge']:g} or more"
-        if kind == "greater_than_equal"
-        else f"Give more than {context['gt']:g}"
-    )
+    return f"Give {context['ge']:g} or more" if kind == "greater_than_equal" else f"Give more than {context['gt']:g}"
 
 
 def _kind(value: object) -> str:

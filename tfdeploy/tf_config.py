@@ -72,9 +72,7 @@ def environment(plan: Plan, task: Task) -> dict[str, str]:
     """The whole environment that a task is given, TF_CONFIG included."""
     values = variables(plan, task)
     given = {**plan.job.env, **plan.spec_of(task).env}
-    rendered = {
-        key: template.render(text, values, where=f"{task.id}: env.{key}") for key, text in given.items()
-    }
+    rendered = {key: template.render(text, values, where=f"{task.id}: env.{key}") for key, text in given.items()}
     if task.role == "tensorboard":
         return rendered
     ours = _TF_ENVIRONMENT | (_PS_ENVIRONMENT if plan.by_role["ps"] else {})
@@ -115,8 +113,7 @@ def _rendered(plan: Plan, task: Task, words: tuple[str, ...], key: str) -> tuple
         return words
     values = variables(plan, task)
     return tuple(
-        template.render(word, values, where=f"{task.id}: {key}[{position}]")
-        for position, word in enumerate(words)
+        template.render(word, values, where=f"{task.id}: {key}[{position}]") for position, word in enumerate(words)
     )
 
 

@@ -116,9 +116,7 @@ def test_exc_takes_a_file(three: Path, cli: Cli) -> None:
 
 def test_exclude_takes_a_list_and_may_be_repeated(three: Path, cli: Cli) -> None:
     assert hosts_of(cli("plan", "inventory.ini", "-o", "json", "--exclude", "h1, h2")) == ["h3"]
-    assert hosts_of(cli("plan", "inventory.ini", "-o", "json", "--exclude", "h1", "--exclude", "h3")) == [
-        "h2"
-    ]
+    assert hosts_of(cli("plan", "inventory.ini", "-o", "json", "--exclude", "h1", "--exclude", "h3")) == ["h2"]
 
 
 def test_inventories_may_be_given_with_i_several_times(three: Path, cli: Cli) -> None:
@@ -136,18 +134,13 @@ def test_limit_is_ansibles(three: Path, cli: Cli) -> None:
 
 
 def test_words_after_two_dashes_are_the_command(three: Path, cli: Cli) -> None:
-    outcome = cli(
-        "plan", "-i", "inventory.ini", "-o", "json", "--", "--steps", "5", "--", "a b", "{{ index }}"
-    )
+    outcome = cli("plan", "-i", "inventory.ini", "-o", "json", "--", "--steps", "5", "--", "a b", "{{ index }}")
     assert json.loads(outcome.out)["tasks"][2]["command"] == ["--steps", "5", "--", "a b", "2"]
 
 
 def test_the_job_file_may_be_elsewhere(three: Path, cli: Cli) -> None:
     (three / "other.yml").write_text("name: other\n")
-    assert (
-        json.loads(cli("plan", "inventory.ini", "-f", "other.yml", "-o", "json").out)["job"]["name"]
-        == "other"
-    )
+    assert json.loads(cli("plan", "inventory.ini", "-f", "other.yml", "-o", "json").out)["job"]["name"] == "other"
 
 
 # --- what is refused ---
@@ -192,9 +185,7 @@ def test_the_job_file_may_be_elsewhere(three: Path, cli: Cli) -> None:
         ),
     ],
 )
-def test_bad_input_ends_with_2_and_one_line(
-    three: Path, cli: Cli, words: list[str], job: str, message: str
-) -> None:
+def test_bad_input_ends_with_2_and_one_line(three: Path, cli: Cli, words: list[str], job: str, message: str) -> None:
     if job:
         (three / "tfdeploy.yml").write_text(job)
     outcome = cli("plan", *words)
@@ -202,9 +193,7 @@ def test_bad_input_ends_with_2_and_one_line(
     assert outcome.err.startswith(f"error: {message}")
 
 
-@pytest.mark.parametrize(
-    "words", [["--ps", "-1"], ["--workers", "many"], ["-N", "0"], ["-o", "xml"], ["--nope"]]
-)
+@pytest.mark.parametrize("words", [["--ps", "-1"], ["--workers", "many"], ["-N", "0"], ["-o", "xml"], ["--nope"]])
 def test_a_wrong_flag_ends_with_2(three: Path, cli: Cli, words: list[str]) -> None:
     assert cli("plan", "inventory.ini", *words).code == 2
 
@@ -250,11 +239,7 @@ def test_init_never_overwrites(here: Path, cli: Cli) -> None:
 def test_every_key_that_init_only_mentions_is_a_real_one(here: Path, cli: Cli) -> None:
     cli("init")
     text = (here / "tfdeploy.yml").read_text()
-    keys = {
-        line.lstrip("# ").split(":")[0]
-        for line in text.splitlines()
-        if line.startswith("# ") and ": " in line
-    }
+    keys = {line.lstrip("# ").split(":")[0] for line in text.splitlines() if line.startswith("# ") and ": " in line}
     schema = json.loads(cli("schema").out)
     assert keys & set(schema["properties"]) >= {
         "env",

@@ -98,11 +98,7 @@ def test_as_a_part_of_a_mount(value: str, form: str) -> None:
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_as_the_ports_of_a_host(value: str, here: Path) -> None:
-    raw = (
-        quoted(value)
-        if "{{" not in value and "{%" not in value and "{#" not in value
-        else f"!unsafe {quoted(value)}"
-    )
+    raw = quoted(value) if "{{" not in value and "{%" not in value and "{#" not in value else f"!unsafe {quoted(value)}"
     (here / "inv.yml").write_text(f"all:\n  hosts:\n    a:\n      tfdeploy_ports: {raw}\n")
     with pytest.raises(InputError) as error:
         inventory.read([str(here / "inv.yml")])
@@ -113,9 +109,7 @@ def test_as_the_ports_of_a_host(value: str, here: Path) -> None:
 def test_in_a_value_that_is_ours_nothing_is_evaluated(value: str) -> None:
     """Past every check, as from a plan that another controller left on a host."""
     odd = Inventory((Host(value, Connection(host=value)),))
-    made = plan(
-        odd, spec.JobSpec(name="demo", command=("{{ host }}", "{{ address }}"), env={"H": "{{ host }}"})
-    )
+    made = plan(odd, spec.JobSpec(name="demo", command=("{{ host }}", "{{ address }}"), env={"H": "{{ host }}"}))
     assert tf_config.command(made, made.tasks[0]) == (value, value)
     assert tf_config.environment(made, made.tasks[0])["H"] == value
     assert type(made).from_json(made.to_json()).tasks[0].host == value

@@ -1,5 +1,8 @@
 """Inventories as Ansible users write them, and what becomes of them."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,9 +142,7 @@ def test_templates_and_lookups_work_as_in_ansible(read: Read, monkeypatch: pytes
 
 
 def test_an_undefined_variable_names_host_variable_and_line(read: Read) -> None:
-    with pytest.raises(
-        InputError, match=r"^inv/group_vars/all\.yml:2: a: ansible_user: 'nobody' is undefined"
-    ):
+    with pytest.raises(InputError, match=r"^inv/group_vars/all\.yml:2: a: ansible_user: 'nobody' is undefined"):
         read({"inv/hosts": "a\n", "inv/group_vars/all.yml": 'x: 1\nansible_user: "{{ nobody }}"\n'})
 
 
@@ -187,6 +188,22 @@ def test_a_locked_vault_says_which_flag_opens_it(read: Read, here: Path, vault: 
         read(files, vault=vault)
 
 
+def test_a_locked_inline_value_names_its_line_and_the_flag(read: Read) -> None:
+    value = encrypted("s3cret", "one").replace("\n", "\n  ")
+    files = {"inv/hosts": "a\n", "inv/group_vars/all.yml": f"x: 1\nansible_password: !vault |\n  {value}\n"}
+    with pytest.raises(InputError, match=r"^inv/group_vars/all\.yml:2: a: ansible_password: .*--vault-password-file"):
+        read(files)
+
+
+def test_a_locale_that_ansible_refuses_is_said_with_its_remedy(here: Path) -> None:
+    code = "from tfdeploy.cli import main; main(['plan', 'a,'])"
+    environment = {"LC_ALL": "C", "PATH": os.environ["PATH"], "HOME": str(here)}
+    outcome = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith("error: Ansible requires the locale encoding to be UTF-8")
+    assert outcome.stderr.endswith("Set LC_ALL=C.UTF-8.\n")
+
+
 def test_a_missing_vault_password_file_is_refused(read: Read) -> None:
     with pytest.raises(InputError, match="nowhere"):
         read({"inv.ini": "a\n"}, vault=Vault(password_files=("nowhere",)))
@@ -195,10 +212,7 @@ def test_a_missing_vault_password_file_is_refused(read: Read) -> None:
 def test_our_variables_are_parsed(read: Read) -> None:
     host = only(
         read(
-            {
-                "inv.ini": "a tfdeploy_address=10.1.0.1 tfdeploy_gpus=2 tfdeploy_slots=3 "
-                "tfdeploy_ports=3000-3009,4000\n"
-            }
+            {"inv.ini": "a tfdeploy_address=10.1.0.1 tfdeploy_gpus=2 tfdeploy_slots=3 tfdeploy_ports=3000-3009,4000\n"}
         )
     )
     assert (host.address, host.gpus, host.slots) == ("10.1.0.1", 2, 3)
@@ -236,9 +250,7 @@ def test_gpus_are_a_count_or_a_list(read: Read, written: str, gpus: object) -> N
         ("ansible_host", "-oProxyCommand=x", "plain name"),
     ],
 )
-def test_a_wrong_value_names_file_line_host_and_variable(
-    read: Read, variable: str, value: str, complaint: str
-) -> None:
+def test_a_wrong_value_names_file_line_host_and_variable(read: Read, variable: str, value: str, complaint: str) -> None:
     with pytest.raises(InputError) as refusal:
         read({"inv.ini": f"# a comment\na {variable}='{value}'\n"})
     assert str(refusal.value).startswith(f"inv.ini:2: a: {variable} is ")

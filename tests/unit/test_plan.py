@@ -135,9 +135,7 @@ def test_a_spare_can_do_what_a_worker_needs(hosts: Hosts) -> None:
 
 
 def test_too_many_spares_are_refused(hosts: Hosts) -> None:
-    assert refusal(hosts("a", "b"), job(), Wishes(ps=1, spares=2)).startswith(
-        "spares: 2 spares asked for, 1 host left"
-    )
+    assert refusal(hosts("a", "b"), job(), Wishes(ps=1, spares=2)).startswith("spares: 2 spares asked for, 1 host left")
 
 
 # --- groups pin ---
@@ -145,9 +143,7 @@ def test_too_many_spares_are_refused(hosts: Hosts) -> None:
 
 def test_groups_named_like_roles_pin_both_ways(hosts: Hosts) -> None:
     groups = {"chief": ("d",), "ps": ("c",), "evaluator": ("d",)}
-    made = plan(
-        hosts("a", "b", "c", "d", groups=groups), job(tasks={"evaluator": {}}), Wishes(ps=1, chief=True)
-    )
+    made = plan(hosts("a", "b", "c", "d", groups=groups), job(tasks={"evaluator": {}}), Wishes(ps=1, chief=True))
     assert placed(made) == {
         "chief-0": "d",
         "ps-0": "c",
@@ -195,15 +191,11 @@ def test_ps_spread_and_workers_fill_host_by_host_ps_hosts_last(hosts: Hosts) -> 
 
 def test_more_ps_than_slots_names_every_host(hosts: Hosts) -> None:
     message = refusal(hosts("a", "b"), job(), Wishes(ps=3))
-    assert message.startswith(
-        "tasks.ps: 3 ps asked for, 2 fit; a: no slot left of 1 (tfdeploy_slots); b: no slot"
-    )
+    assert message.startswith("tasks.ps: 3 ps asked for, 2 fit; a: no slot left of 1 (tfdeploy_slots); b: no slot")
 
 
 def test_ps_that_leave_no_host_for_a_worker_are_refused(hosts: Hosts) -> None:
-    assert refusal(hosts("a"), job(), Wishes(ps=1)).startswith(
-        "tasks.worker: no host has room for worker-0; a: "
-    )
+    assert refusal(hosts("a"), job(), Wishes(ps=1)).startswith("tasks.worker: no host has room for worker-0; a: ")
 
 
 def test_two_names_of_one_machine_share_its_ports() -> None:
@@ -233,12 +225,8 @@ def test_free_gpus_are_taken_by_uuid(hosts: Hosts) -> None:
     assert [task.gpus for task in made.tasks] == [("GPU-1",), ("MIG-2",)]
 
 
-@pytest.mark.parametrize(
-    ("declared", "taken"), [(1, ["GPU-1"]), (("0", "2"), ["GPU-2"]), (("GPU-2",), ["GPU-2"])]
-)
-def test_what_the_inventory_declares_limits_what_facts_show(
-    hosts: Hosts, declared: Any, taken: list[str]
-) -> None:
+@pytest.mark.parametrize(("declared", "taken"), [(1, ["GPU-1"]), (("0", "2"), ["GPU-2"]), (("GPU-2",), ["GPU-2"])])
+def test_what_the_inventory_declares_limits_what_facts_show(hosts: Hosts, declared: Any, taken: list[str]) -> None:
     gpus = (Gpu("GPU-0", in_use=True), Gpu("GPU-1"), Gpu("GPU-2"))
     facts = {"a": Facts(cpus=8, memory=GIB, gpus=gpus)}
     made = plan(hosts("a", slots=9, gpus=declared), job(tasks={"worker": {"gpus": 1}}), facts=facts)
@@ -322,9 +310,7 @@ def test_the_training_address_wins_then_facts_then_where_ssh_goes() -> None:
 
 
 def test_loopback_between_hosts_is_refused_where_it_was_declared(hosts: Hosts) -> None:
-    assert "a: tfdeploy_address 127.0.0.1 is the host itself" in refusal(
-        hosts("a", "b", address="127.0.0.1"), job()
-    )
+    assert "a: tfdeploy_address 127.0.0.1 is the host itself" in refusal(hosts("a", "b", address="127.0.0.1"), job())
 
 
 def test_loopback_on_a_single_host_is_fine(hosts: Hosts) -> None:

@@ -86,9 +86,7 @@ def test_a_role_that_is_only_named_is_wanted() -> None:
 
 def test_master_is_another_word_for_chief() -> None:
     assert parse("tasks: {master: {cpus: 2}}").tasks.chief == spec.SingleTaskSpec(cpus=2)
-    assert "tfdeploy.yml:1: tasks: chief and master are the same role" in refusal(
-        "tasks: {master: , chief: }"
-    )
+    assert "tfdeploy.yml:1: tasks: chief and master are the same role" in refusal("tasks: {master: , chief: }")
 
 
 def test_yaml_anchors_and_merges_work() -> None:
@@ -243,9 +241,7 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
     assert set(schema["properties"]) == {f.alias or name for name, f in spec.JobSpec.model_fields.items()}
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["TaskSpec"]["properties"]["memory"]["anyOf"][0]["type"] == ["string", "integer"]
-    assert all(
-        "description" in schema["$defs"]["TaskSpec"]["properties"][key] for key in ("cpus", "gpus", "user")
-    )
+    assert all("description" in schema["$defs"]["TaskSpec"]["properties"][key] for key in ("cpus", "gpus", "user"))
 
 
 # --- the reference ---
@@ -259,9 +255,7 @@ def test_the_reference_names_every_key() -> None:
     for model in schema["$defs"].values():
         keys |= {*model["properties"]}
     text = REFERENCE.read_text()
-    assert [
-        key for key in sorted(keys) if f"`{key}`" not in text and f"{{{key}:" not in text and key != "to"
-    ] == []
+    assert [key for key in sorted(keys) if f"`{key}`" not in text and f"{{{key}:" not in text and key != "to"] == []
 
 
 def test_the_examples_of_the_reference_are_jobs() -> None:

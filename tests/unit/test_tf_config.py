@@ -75,9 +75,7 @@ def test_tensorboard_is_nowhere_in_tf_config(make: Make) -> None:
 
 
 def test_tensorboard_has_a_command_of_its_own_on_loopback(make: Make) -> None:
-    made = make(
-        tasks={"tensorboard": {"logdir": "/shared/tb"}}, command=["--steps", "5"], entrypoint=["python"]
-    )
+    made = make(tasks={"tensorboard": {"logdir": "/shared/tb"}}, command=["--steps", "5"], entrypoint=["python"])
     board = made.task("tensorboard-0")
     assert tf_config.entrypoint(made, board) == ("tensorboard",)
     assert tf_config.command(made, board) == ("--logdir=/shared/tb", "--port=2223", "--host=127.0.0.1")
@@ -158,9 +156,7 @@ def test_names_are_resolved_again_every_second(make: Make) -> None:
     assert options == "grpc.dns_min_time_between_resolutions_ms=1000"
 
 
-@pytest.mark.parametrize(
-    "to", ["hdfs://nn:8020/{job}/{type}-{index}", "hdfs://nn:8020/{{ job }}/{{ type }}-{index}"]
-)
+@pytest.mark.parametrize("to", ["hdfs://nn:8020/{job}/{type}-{index}", "hdfs://nn:8020/{{ job }}/{{ type }}-{index}"])
 def test_outputs_take_both_forms_of_a_variable(make: Make, to: str) -> None:
     made = make(outputs=[{"to": to}])
     assert tf_config.outputs(made, made.task("ps-0")) == (("/outputs", "hdfs://nn:8020/mnist/ps-0"),)

@@ -1,6 +1,7 @@
 """The `tfdeploy` command: the only package that prints or exits. Commands are imported when called."""
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -54,8 +55,9 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
+    colour = False if os.environ.get("NO_COLOR") else None
     try:
-        result: Any = cli.main(args=argv, prog_name="tfdeploy", standalone_mode=False)
+        result: Any = cli.main(args=argv, prog_name="tfdeploy", standalone_mode=False, color=colour)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         sys.exit(130)
@@ -63,6 +65,6 @@ def main(argv: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except TfdeployError as error:
-        click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True)
+        click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True, color=colour)
         sys.exit(error.exit_code)
     sys.exit(result if isinstance(result, int) else 0)

@@ -11,7 +11,10 @@ from tfdeploy.errors import InputError
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=Path())
 def init(directory: Path) -> None:
-    """Write a job file, an inventory and a small trainer into DIRECTORY (default: here)."""
+    """A job file, an inventory and a small trainer to start from.
+
+    Written into DIRECTORY, by default the working directory; nothing is overwritten.
+    """
     written = {directory / source.relative_to(STARTER): source for source in _files()}
     there = [str(target) for target in written if target.exists()]
     if there:
@@ -19,9 +22,7 @@ def init(directory: Path) -> None:
     for target, source in written.items():
         _copy(source, target)
         click.echo(f"wrote {target}", err=True)
-    click.echo(
-        f"Next: put your hosts into {directory / 'inventory.ini'}, then tfdeploy plan inventory.ini", err=True
-    )
+    click.echo(f"Next: put your hosts into {directory / 'inventory.ini'}, then tfdeploy plan inventory.ini", err=True)
 
 
 STARTER = paths.PACKAGE / "starter"

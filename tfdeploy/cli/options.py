@@ -101,9 +101,7 @@ def _listed(file: Path) -> tuple[tuple[str, str], ...]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read: {why}", "Give -E a file with one host per line", where=str(file)
-        ) from error
+        raise InputError(f"cannot be read: {why}", "Give -E a file with one host per line", where=str(file)) from error
     names = (line.partition("#")[0].strip() for line in lines)
     return tuple((name, f"{file}:{number}") for number, name in enumerate(names, start=1) if name)
 
@@ -111,12 +109,8 @@ def _listed(file: Path) -> tuple[tuple[str, str], ...]:
 _COUNT = click.IntRange(min=0)
 _OPTIONS = (
     click.argument("inventory_path", metavar="INVENTORY", required=False),
-    click.option(
-        "-i", "--inventory", multiple=True, metavar="PATH", help="Another inventory; may be repeated."
-    ),
-    click.option(
-        "-f", "--file", type=click.Path(path_type=Path), help="Job file (default: tfdeploy.yml, if there)."
-    ),
+    click.option("-i", "--inventory", multiple=True, metavar="PATH", help="Another inventory; may be repeated."),
+    click.option("-f", "--file", type=click.Path(path_type=Path), help="Job file (default: tfdeploy.yml, if there)."),
     click.option("--name", help="Name of the job."),
     click.option("--image", help="Image of the trainer."),
     click.option("--ps", type=_COUNT, metavar="N", help="Parameter servers."),

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
-)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option("--task", "task_id", metavar="TASK", help="Print the TF_CONFIG of one task, as in worker-1.")
 def plan(request: Request, output: str, task_id: str | None) -> None:
-    """Show what would run where. Nothing is touched."""
+    """What would run where; nothing is touched."""
     from tfdeploy import plan as planner
 
     made = planner.plan(request.inventory(), request.job(), request.wishes)

@@ -7,7 +7,7 @@ import click
 
 @click.command()
 def schema() -> None:
-    """Print the JSON Schema of the job file."""
+    """The JSON Schema of the job file, for editors."""
     from tfdeploy import spec
 
     click.echo(json.dumps(spec.json_schema(), indent=2))
