@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
+from ansible import constants, context
 from ansible._internal._datatag._tags import Origin
 from ansible.cli import CLI
 from ansible.errors import AnsibleError, AnsibleValueOmittedError
 from ansible.inventory.manager import InventoryManager
+from ansible.module_utils.common.collections import ImmutableDict
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.parsing.dataloader import DataLoader
-from ansible.parsing.vault import VaultSecretsContext
+from ansible.parsing.vault import VaultSecret, VaultSecretsContext
 from ansible.plugins.loader import become_loader, connection_loader, init_plugin_loader
 from ansible.template import Templar
 from ansible.utils.collection_loader import AnsibleCollectionConfig
 from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 
@@ -44,21 +46,28 @@ class _Heard:
     failures: list[AnsibleError] = field(default_factory=list)
 
 
-def read(sources: tuple[str, ...], limit: str | None, vault: values.Vault) -> values.Inventory:
+def read(
+    sources: tuple[str, ...], limit: str | None, vault: values.Vault, extra_vars: tuple[str, ...]
+) -> values.Inventory:
     with _listening() as heard:
         try:
-            return _read(sources, limit, vault, heard)
+            return _read(sources, limit, vault, extra_vars, heard)
         except AnsibleError as error:
             raise InputError(*_explanation(error), where=_place(error, ", ".join(sources))) from error
 
 
-def _read(sources: tuple[str, ...], limit: str | None, vault: values.Vault, heard: _Heard) -> values.Inventory:
+def _read(
+    sources: tuple[str, ...], limit: str | None, vault: values.Vault, extra_vars: tuple[str, ...], heard: _Heard
+) -> values.Inventory:
     if not AnsibleCollectionConfig.collection_finder:
         init_plugin_loader()
     loader = DataLoader()
     # Relative lookups and play-adjacent variables are searched where our playbooks are, as in a real run.
     loader.set_basedir(str(paths.playbook("provision.yml").parent))
     _unlock(loader, vault)
+    # Where Ansible's own commands leave -e for the variable manager, which keeps what it read for the whole process.
+    context.CLIARGS = ImmutableDict(extra_vars=extra_vars)
+    load_extra_vars.extra_vars = None
     parsed = InventoryManager(loader=loader, sources=[_absolute(source) for source in sources])
     _refuse_unparsable(sources, heard, parsed)
     variables = VariableManager(loader=loader, inventory=parsed)
@@ -81,10 +90,11 @@ def _unlock(loader: Any, vault: values.Vault) -> None:
         loader,
         vault_ids=[*constants.DEFAULT_VAULT_IDENTITY_LIST, *vault.ids],
         vault_password_files=list(vault.password_files),
-        ask_vault_pass=vault.ask,
         auto_prompt=False,
         initialize_context=False,
     )
+    if vault.password:
+        secrets.append((constants.DEFAULT_VAULT_IDENTITY, VaultSecret(vault.password.value.encode())))
     # Ansible decrypts with the secrets of the whole process, and lets them be set only once.
     if current := VaultSecretsContext.current(optional=True):
         current.secrets = secrets

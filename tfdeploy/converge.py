@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import shlex
 import shutil
 import sys
 import threading
@@ -61,12 +62,12 @@ class Request:
     playbook: Path
     inventory: Sequence[str]
     hosts: Sequence[str]
-    extravars: Mapping[str, Any] = field(default_factory=dict)  # these show in the process list: no secrets
+    extravars: Mapping[str, Any] = field(default_factory=dict)  # they show in the process list: no secrets
     tags: str = ""
     check: bool = False
     diff: bool = False
     verbosity: int = 0
-    options: Sequence[str] = ()  # further words for ansible-playbook, such as vault options
+    options: Sequence[str] = ()  # further words for ansible-playbook, such as -e and vault options
 
 
 def converge(
@@ -74,26 +75,34 @@ def converge(
     run_dir: Path,
     *,
     become_password: str = "",
-    password: str = "",
+    login_password: str = "",
+    vault_password: str = "",
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_output: Callable[[str], None] = lambda text: None,
 ) -> Convergence:
     """Run the playbook; everything ansible-runner writes is kept in `run_dir`, which is made anew."""
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True, mode=0o700)
-    with (
-        _password_pipe(run_dir / "become", become_password) as become_options,
-        _password_pipe(run_dir / "connection", password) as connection_options,
-    ):
-        options = (
-            *request.options,
-            *(f"--become-password-file={path}" for path in become_options),
-            *(f"--connection-password-file={path}" for path in connection_options),
-        )
-        return _run(request, run_dir, options, on_progress)
+    passwords = {
+        "--become-password-file": become_password,
+        "--connection-password-file": login_password,
+        "--vault-password-file": vault_password,
+    }
+    with contextlib.ExitStack() as stack:
+        pipes = [
+            f"{option}={stack.enter_context(_password_pipe(run_dir / option.strip('-'), password))}"
+            for option, password in passwords.items()
+            if password
+        ]
+        return _run(request, run_dir, (*request.options, *pipes), on_progress, on_output)
 
 
 def _run(
-    request: Request, run_dir: Path, options: Sequence[str], on_progress: Callable[[Progress], None]
+    request: Request,
+    run_dir: Path,
+    options: Sequence[str],
+    on_progress: Callable[[Progress], None],
+    on_output: Callable[[str], None],
 ) -> Convergence:
     import ansible_runner
 
@@ -113,7 +122,7 @@ def _run(
                 limit=",".join(request.hosts),
                 extravars=dict(request.extravars),
                 tags=request.tags or None,
-                cmdline=" ".join(
+                cmdline=shlex.join(
                     (*options, *(["--check"] if request.check else []), *(["--diff"] if request.diff else []))
                 ),
                 verbosity=request.verbosity or None,
@@ -136,6 +145,8 @@ def _run(
             event = events.get()
             if event is None:
                 break
+            if text := event.get("stdout"):
+                on_output(text)
             for progress in _progress(event):
                 seen.append(progress)
                 on_progress(progress)
@@ -210,15 +221,12 @@ def _environment(hosts: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _password_pipe(path: Path, password: str) -> Iterator[list[Path]]:
+def _password_pipe(path: Path, password: str) -> Iterator[Path]:
     """A pipe that gives the password to its one reader, so that it never stands on a disk or a command line."""
-    if not password:
-        yield []
-        return
     os.mkfifo(path, 0o600)
     threading.Thread(target=_write, args=(path, password), daemon=True).start()
     try:
-        yield [path]
+        yield path
     finally:
         # Nobody may have read it: a reader of our own lets the writer go.
         with contextlib.suppress(OSError):

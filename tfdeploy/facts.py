@@ -136,9 +136,7 @@ def of_all(entered: Mapping[str, "Remote | TfdeployError"]) -> dict[str, Facts |
 
 def parse(printed: str, *, before: float, after: float) -> Facts:
     """Facts from the script's output; `before` and `after` are the controller's clock around it."""
-    sections = {
-        name.strip(): body for name, _, body in (part.partition("\n") for part in printed.split("\x1e")[1:])
-    }
+    sections = {name.strip(): body for name, _, body in (part.partition("\n") for part in printed.split("\x1e")[1:])}
 
     def text(name: str) -> str:
         return sections.get(name, "").strip()

@@ -74,15 +74,21 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Ansible's --vault-id, --vault-password-file and --ask-vault-pass."""
+    """Ansible's --vault-id, --vault-password-file, and the password that was typed for --ask-vault-pass."""
 
     ids: tuple[str, ...] = ()
     password_files: tuple[str, ...] = ()
-    ask: bool = False
+    password: Secret | None = None
 
 
-def read(sources: Iterable[str], *, limit: str | None = None, vault: Vault | None = None) -> Inventory:
-    """The inventory that Ansible would see in these sources, templated and decrypted."""
+def read(
+    sources: Iterable[str],
+    *,
+    limit: str | None = None,
+    vault: Vault | None = None,
+    extra_vars: tuple[str, ...] = (),
+) -> Inventory:
+    """The inventory that Ansible would see in these sources, templated and decrypted; extra variables as for -e."""
     given = tuple(sources)
     if not given:
         raise InputError("no inventory given", INVENTORY_KINDS)
@@ -93,7 +99,7 @@ def read(sources: Iterable[str], *, limit: str | None = None, vault: Vault | Non
             from tfdeploy import ansible_inventory
         except SystemExit as refusal:  # Ansible ends the process where the locale is not UTF-8
             raise InputError(str(refusal).removeprefix("ERROR: "), "Set LC_ALL=C.UTF-8") from refusal
-        return ansible_inventory.read(given, limit, vault or Vault())
+        return ansible_inventory.read(given, limit, vault or Vault(), extra_vars)
 
 
 @contextmanager

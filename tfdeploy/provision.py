@@ -7,15 +7,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfdeploy import converge, facts, paths, remote
 from tfdeploy.converge import Convergence, HostOutcome, Progress
 from tfdeploy.errors import TfdeployError
 from tfdeploy.facts import Facts
-from tfdeploy.inventory import Host, Inventory
+from tfdeploy.inventory import Host, Inventory, Vault
 from tfdeploy.remote import Cause, HostUnreachable, Passwords
 from tfdeploy.wording import show_size
 
@@ -59,6 +58,15 @@ class Provisioning:
         return {outcome.host: explained(outcome) for outcome in bad}
 
     @property
+    def errors(self) -> dict[str, TfdeployError]:
+        return self.unreachable | self.failed
+
+    def state(self, host: str) -> str:
+        """unreachable, as-wanted, or how the convergence ended there."""
+        ended = {outcome.host: outcome.state for outcome in self.outcomes}
+        return "unreachable" if host in self.unreachable else ended.get(host, "as-wanted")
+
+    @property
     def outcomes(self) -> tuple[HostOutcome, ...]:
         return self.convergence.outcomes if self.convergence else ()
 
@@ -74,9 +82,8 @@ class Choices:
     check: bool = False
     diff: bool = False
     tags: str = ""
-    extravars: Mapping[str, Any] = field(default_factory=dict)
+    extra_vars: tuple[str, ...] = ()
     verbosity: int = 0
-    options: Sequence[str] = ()
 
     @property
     def explicit(self) -> bool:
@@ -89,13 +96,15 @@ def provision(
     inventory: Inventory,
     passwords: Passwords,
     choices: Choices,
+    vault: Vault,
     *,
     on_found: Callable[[Provisioning], None] = lambda provisioning: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_output: Callable[[str], None] = lambda text: None,
 ) -> Provisioning:
     """Look at all hosts, converge those that need it, and say what became of each."""
     found = look(inventory.hosts, passwords)
-    wanted = digest(choices.extravars)
+    wanted = digest(choices.extra_vars)
     reasons = {
         host: needs(answer, wanted) or (("asked for",) if choices.explicit else ())
         for host, answer in found.items()
@@ -110,19 +119,21 @@ def provision(
         paths.playbook("provision.yml"),
         [source if "," in source else os.path.abspath(source) for source in sources],
         tuple(todo),
-        extravars={**choices.extravars, "tfdeploy_digest": wanted},
+        extravars={"tfdeploy_digest": wanted},
         tags=choices.tags,
         check=choices.check,
         diff=choices.diff,
         verbosity=choices.verbosity,
-        options=choices.options,
+        options=ansible_words(choices.extra_vars, vault),
     )
     convergence = converge.converge(
         request,
         new_run("provision"),
         become_password=passwords.become.value if passwords.become else "",
-        password=passwords.login.value if passwords.login else "",
+        login_password=passwords.login.value if passwords.login else "",
+        vault_password=vault.password.value if vault.password else "",
         on_progress=on_progress,
+        on_output=on_output,
     )
     return Provisioning(found, todo, convergence)
 
@@ -156,11 +167,27 @@ def needs(host: Facts, wanted: str) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def digest(extravars: Mapping[str, Any]) -> str:
+def ansible_words(extra_vars: Sequence[str], vault: Vault) -> tuple[str, ...]:
+    """For ansible-playbook, which runs in another directory: files are named by their whole paths."""
+    absolute = [f"@{os.path.abspath(text[1:])}" if text.startswith("@") else text for text in extra_vars]
+    return (
+        *(word for text in absolute for word in ("--extra-vars", text)),
+        *(f"--vault-id={_absolute_vault_id(each)}" for each in vault.ids),
+        *(f"--vault-password-file={os.path.abspath(file)}" for file in vault.password_files),
+    )
+
+
+def _absolute_vault_id(vault_id: str) -> str:
+    label, at, source = vault_id.rpartition("@")
+    return f"{label}{at}{source if source.startswith('prompt') else os.path.abspath(source)}"
+
+
+def digest(extra_vars: Sequence[str]) -> str:
     """Of all that a convergence does: the playbook, the roles and the user's variables."""
-    content = hashlib.sha256(json.dumps(extravars, sort_keys=True, default=str).encode())
-    files = [paths.playbook("provision.yml"), *sorted(path for path in paths.roles().rglob("*") if path.is_file())]
-    for path in files:
+    content = hashlib.sha256(json.dumps(list(extra_vars)).encode())
+    given = [Path(text[1:]) for text in extra_vars if text.startswith("@")]
+    roles = sorted(path for path in paths.roles().rglob("*") if path.is_file())
+    for path in (*given, paths.playbook("provision.yml"), *roles):
         content.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     return content.hexdigest()[:32]
 

@@ -50,7 +50,7 @@ def test_each_host_has_its_outcome_with_task_and_cause(request_for: Request, tmp
 
 def test_the_run_directory_is_private_and_keeps_no_password(request_for: Request, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    converge.converge(request_for, run_dir, become_password="s3cret-canary", password="s3cret-canary")
+    converge.converge(request_for, run_dir, become_password="s3cret-canary", login_password="s3cret-canary")
     assert run_dir.stat().st_mode & 0o777 == 0o700
     leaks = [path for path in run_dir.rglob("*") if path.is_file() and b"s3cret-canary" in path.read_bytes()]
     assert leaks == []

@@ -14,6 +14,8 @@ from tfdeploy.errors import TfdeployError
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init", "A job file, an inventory and a small trainer to start from."),
     "plan": ("plan", "What would run where; nothing is touched."),
+    "provision": ("provision", "Bare machines become container hosts."),
+    "doctor": ("doctor", "What stands between these hosts and a job; nothing is changed."),
     "schema": ("schema", "The JSON Schema of the job file, for editors."),
     "lab": ("lab", "Machines on this machine, to try and test with."),
 }

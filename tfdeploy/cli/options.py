@@ -1,4 +1,4 @@
-"""The flags of a job, shared by the commands that plan one."""
+"""The flags that commands share: those of an inventory, of passwords, and of a job."""
 
 import functools
 from collections.abc import Callable
@@ -11,25 +11,37 @@ import click
 from tfdeploy.errors import InputError
 
 if TYPE_CHECKING:
-    from tfdeploy.inventory import Inventory, Vault
+    from tfdeploy.inventory import Inventory, Secret, Vault
     from tfdeploy.plan import Wishes
+    from tfdeploy.remote import Passwords
     from tfdeploy.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Access:
+    """Which hosts, and how they are entered."""
+
+    sources: tuple[str, ...]
+    limit: str | None
+    vault: "Vault"
+    passwords: "Passwords"
+
+    def inventory(self, extra_vars: tuple[str, ...] = ()) -> "Inventory":
+        from tfdeploy import inventory
+
+        return inventory.read(self.sources, limit=self.limit, vault=self.vault, extra_vars=extra_vars)
 
 
 @dataclass(frozen=True)
 class Request:
     """What the user asked for, before anything is read."""
 
-    sources: tuple[str, ...]
-    limit: str | None
-    vault: "Vault"
+    access: Access
     file: Path | None
     wishes: "Wishes"
 
     def inventory(self) -> "Inventory":
-        from tfdeploy import inventory
-
-        return inventory.read(self.sources, limit=self.limit, vault=self.vault)
+        return self.access.inventory()
 
     def job(self) -> "JobSpec":
         from tfdeploy import spec
@@ -55,38 +67,84 @@ class JobCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
 
 
+def inventory_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds INVENTORY and how to read it; the function gets them as one `access`."""
+    return _gathered(function, _INVENTORY, "access", _access)
+
+
+def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with the passwords for a command that enters hosts."""
+    return _gathered(function, _INVENTORY + _PASSWORDS, "access", _access)
+
+
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds INVENTORY and the flags of a job; the function gets them as one `request`."""
+    """Adds the flags of a job to those of an inventory; the function gets all as one `request`."""
 
     @functools.wraps(function)
-    def with_request(**given: Any) -> Any:
-        words = click.get_current_context().meta.get("tfdeploy.command")
-        request = _request(words, **{name: given.pop(name) for name in _NAMES})
-        return function(request=request, **given)
+    def with_request(*, access: Access, job: dict[str, Any], **rest: Any) -> Any:
+        return function(request=Request(access, job["file"], _wishes(**job)), **rest)
 
-    for option in reversed(_OPTIONS):
-        with_request = option(with_request)
-    return with_request
+    return _gathered(with_request, _JOB, "job", dict)
 
 
-def _request(words: tuple[str, ...] | None, **given: Any) -> Request:
+def _gathered(
+    function: Callable[..., Any], options: tuple[Any, ...], name: str, build: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Adds the options; the function gets what `build` makes of them as one argument."""
+    declared: list[str] = []
+
+    @functools.wraps(function)
+    def gathered(**given: Any) -> Any:
+        built = build(**{each: given.pop(each) for each in declared})
+        return function(**{name: built}, **given)
+
+    for option in reversed(options):
+        gathered = option(gathered)
+        declared.append(vars(gathered)["__click_params__"][-1].name)
+    return gathered
+
+
+def _access(
+    inventory_path: str | None,
+    inventory: tuple[str, ...],
+    limit: str | None,
+    vault_id: tuple[str, ...],
+    vault_password_file: tuple[str, ...],
+    ask_vault_pass: bool,
+    ask_pass: bool = False,
+    ask_become_pass: bool = False,
+) -> Access:
     from tfdeploy.inventory import INVENTORY_KINDS, Vault
-    from tfdeploy.plan import Wishes
+    from tfdeploy.remote import Passwords
 
-    positional, exc = given["inventory_path"], given["exc"]
-    if positional is None and not given["inventory"]:
+    if inventory_path is None and not inventory:
+        exc = click.get_current_context().params.get("exc")
         taken = f" ({exc} was taken for the file of -E: write -E last)" if exc not in (None, "exc") else ""
         raise InputError(f"no inventory given{taken}", INVENTORY_KINDS)
-    return Request(
-        sources=(*((positional,) if positional else ()), *given["inventory"]),
-        limit=given["limit"],
-        vault=Vault(given["vault_id"], given["vault_password_file"], given["ask_vault_pass"]),
-        file=given["file"],
-        wishes=Wishes(
-            **{name: given[name] for name in _WISHES},
-            command=words,
-            exclude=(*_named(given["exclude"]), *(_listed(Path(exc)) if exc else ())),
+    return Access(
+        sources=(*((inventory_path,) if inventory_path else ()), *inventory),
+        limit=limit,
+        vault=Vault(vault_id, vault_password_file, _typed("Vault password") if ask_vault_pass else None),
+        passwords=Passwords(
+            login=_typed("SSH password") if ask_pass else None,
+            become=_typed("sudo password") if ask_become_pass else None,
         ),
+    )
+
+
+def _typed(what: str) -> "Secret":
+    from tfdeploy.inventory import Secret
+
+    return Secret(click.prompt(what, hide_input=True, err=True))
+
+
+def _wishes(file: Path | None, exclude: tuple[str, ...], exc: str | None, **wishes: Any) -> "Wishes":
+    from tfdeploy.plan import Wishes
+
+    return Wishes(
+        **wishes,
+        command=click.get_current_context().meta.get("tfdeploy.command"),
+        exclude=(*_named(exclude), *(_listed(Path(exc)) if exc else ())),
     )
 
 
@@ -107,9 +165,19 @@ def _listed(file: Path) -> tuple[tuple[str, str], ...]:
 
 
 _COUNT = click.IntRange(min=0)
-_OPTIONS = (
+_INVENTORY = (
     click.argument("inventory_path", metavar="INVENTORY", required=False),
     click.option("-i", "--inventory", multiple=True, metavar="PATH", help="Another inventory; may be repeated."),
+    click.option("-l", "--limit", metavar="PATTERN", help="Only these hosts, as with Ansible."),
+    click.option("--vault-id", multiple=True, metavar="ID", help="As with Ansible."),
+    click.option("--vault-password-file", multiple=True, metavar="FILE", help="As with Ansible."),
+    click.option("-J", "--ask-vault-pass", is_flag=True, help="As with Ansible."),
+)
+_PASSWORDS = (
+    click.option("-k", "--ask-pass", is_flag=True, help="Ask for the SSH password."),
+    click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the sudo password."),
+)
+_JOB = (
     click.option("-f", "--file", type=click.Path(path_type=Path), help="Job file (default: tfdeploy.yml, if there)."),
     click.option("--name", help="Name of the job."),
     click.option("--image", help="Image of the trainer."),
@@ -129,21 +197,4 @@ _OPTIONS = (
         metavar="[FILE]",
         help="Leave out the hosts in FILE, one per line (default: exc).",
     ),
-    click.option("-l", "--limit", metavar="PATTERN", help="Only these hosts, as with Ansible."),
-    click.option("--vault-id", multiple=True, metavar="ID", help="As with Ansible."),
-    click.option("--vault-password-file", multiple=True, metavar="FILE", help="As with Ansible."),
-    click.option("-J", "--ask-vault-pass", is_flag=True, help="As with Ansible."),
-)
-_WISHES = ("ps", "workers", "chief", "evaluator", "tensorboard", "spares", "name", "image", "num")
-_NAMES = (
-    *_WISHES,
-    "inventory_path",
-    "inventory",
-    "file",
-    "exclude",
-    "exc",
-    "limit",
-    "vault_id",
-    "vault_password_file",
-    "ask_vault_pass",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfdeploy.cli.options import JobCommand, Request, job_options
+from tfdeploy.cli.options import JobCommand, Request, inventory_options, job_options
 from tfdeploy.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=JobCommand)
+@inventory_options
 @job_options
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option("--task", "task_id", metavar="TASK", help="Print the TF_CONFIG of one task, as in worker-1.")

@@ -3,10 +3,13 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from tfdeploy.converge import Progress
 
 SECONDS_BETWEEN_PLAIN_LINES = 5.0
 
@@ -81,3 +84,88 @@ def _escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def problem(text: str) -> None:
+    click.echo(f"{click.style('✗', fg='red', bold=True)} {text}", err=True)
+
+
+class PlainHosts:
+    """One line per host and change of step, not more often than a reader wants."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.told: dict[str, float] = {}
+
+    def expect(self, reasons: Mapping[str, Sequence[str]]) -> None:
+        for host, why in reasons.items():
+            self.line(f"{host}: {', '.join(why)}")
+
+    def progress(self, step: "Progress") -> None:
+        now = time.monotonic()
+        notable = step.state in ("changed", "failed", "unreachable")
+        if notable or now - self.told.get(step.host, self.started) >= SECONDS_BETWEEN_PLAIN_LINES:
+            self.told[step.host] = now
+            self.line(f"{step.host}: {step.task} … {step.state}")
+
+    def line(self, text: str) -> None:
+        click.echo(f"{time.monotonic() - self.started:6.1f}s  {text}", err=True)
+
+    def output(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def __enter__(self) -> "PlainHosts":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+class LiveHosts(PlainHosts):
+    """One row per host that says what it is at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self.spinner = Spinner("dots")
+        self.rows: dict[str, tuple[str, str]] = {}
+        self.live = Live(console=Console(stderr=True), get_renderable=self.table, refresh_per_second=8, transient=True)
+
+    def expect(self, reasons: Mapping[str, Sequence[str]]) -> None:
+        for host, why in reasons.items():
+            self.rows[host] = ("waiting", ", ".join(why))
+
+    def progress(self, step: "Progress") -> None:
+        if self.rows.get(step.host, ("", ""))[0] not in ("failed", "unreachable"):
+            self.rows[step.host] = (step.state, step.task)
+
+    def table(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        for host, (state, task) in self.rows.items():
+            bad = state in ("failed", "unreachable")
+            mark = Text("✗", style="red") if bad else self.spinner
+            table.add_row(mark, Text(host, style="bold"), Text(task, style="red" if bad else "dim"))
+        return table
+
+    def line(self, text: str) -> None:
+        self.live.console.print(_escaped(text), highlight=False)
+
+    def output(self, text: str) -> None:
+        self.live.console.out(text, highlight=False)
+
+    def __enter__(self) -> "LiveHosts":
+        self.live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.live.stop()
+
+
+def hosts() -> PlainHosts:
+    return LiveHosts() if sys.stderr.isatty() else PlainHosts()
