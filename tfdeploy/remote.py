@@ -355,6 +355,8 @@ def _cause(error: BaseException) -> Cause:
             return next(iter(causes))
         case paramiko.SSHException() if "not found in known_hosts" in str(error):
             return Cause.KEY_UNKNOWN
+        case paramiko.SSHException() if "No authentication methods available" in str(error):
+            return Cause.LOGIN
         case TimeoutError():
             return Cause.TIMEOUT
         case ConnectionRefusedError():

@@ -22,8 +22,7 @@ class LabUnderTest:
     directory: Path
 
     def __call__(self, verb: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [TFDEPLOY, "lab", verb, "--name", self.name, *words]
-        done = subprocess.run(command, cwd=self.directory, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = self.tfdeploy("lab", verb, "--name", self.name, *words)
         assert done.returncode == 0 or not check, done.stderr
         return done
 
@@ -36,6 +35,16 @@ class LabUnderTest:
 
     def on(self, host: int, command: str) -> str:
         return self("ssh", str(host), "--", command).stdout.strip()
+
+    def tfdeploy(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command on the lab's inventory; standard input is nobody's."""
+        return subprocess.run(
+            [TFDEPLOY, *words], cwd=self.directory, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+
+    def in_container(self, host: int, command: str) -> str:
+        """As root, past SSH: for what must be done to a host that cannot be entered."""
+        return machine.docker("exec", f"tfdeploy-lab-{self.name}-{host}", "sh", "-c", command).strip()
 
     def ansible(self, pattern: str, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["ansible", "-i", "lab.ini", pattern, *words]
