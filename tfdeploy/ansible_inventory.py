@@ -9,7 +9,6 @@ from typing import Any
 
 from ansible import constants, context
 from ansible._internal._datatag._tags import Origin
-from ansible.cli import CLI
 from ansible.errors import AnsibleError, AnsibleValueOmittedError
 from ansible.inventory.manager import InventoryManager
 from ansible.module_utils.common.collections import ImmutableDict
@@ -86,20 +85,30 @@ def _absolute(source: str) -> str:
 
 
 def _unlock(loader: Any, vault: values.Vault) -> None:
-    secrets = CLI.setup_vault_secrets(
-        loader,
-        vault_ids=[*constants.DEFAULT_VAULT_IDENTITY_LIST, *vault.ids],
-        vault_password_files=list(vault.password_files),
-        auto_prompt=False,
-        initialize_context=False,
-    )
-    if vault.password:
-        secrets.append((constants.DEFAULT_VAULT_IDENTITY, VaultSecret(vault.password.value.encode())))
+    secrets = _vault_secrets(loader, vault)
     # Ansible decrypts with the secrets of the whole process, and lets them be set only once.
     if current := VaultSecretsContext.current(optional=True):
         current.secrets = secrets
     else:
         VaultSecretsContext.initialize(VaultSecretsContext(secrets))
+
+
+def _vault_secrets(loader: Any, vault: values.Vault) -> list[Any]:
+    ids = [*constants.DEFAULT_VAULT_IDENTITY_LIST, *vault.ids]
+    secrets = []
+    if ids or vault.password_files or constants.DEFAULT_VAULT_PASSWORD_FILE:
+        from ansible.cli import CLI  # a fifth of all that Ansible loads, for vaults alone
+
+        secrets = CLI.setup_vault_secrets(
+            loader,
+            vault_ids=ids,
+            vault_password_files=list(vault.password_files),
+            auto_prompt=False,
+            initialize_context=False,
+        )
+    if vault.password:
+        secrets.append((constants.DEFAULT_VAULT_IDENTITY, VaultSecret(vault.password.value.encode())))
+    return list(secrets)
 
 
 def _limited(parsed: Any, limit: str | None, sources: str) -> list[Any]:

@@ -208,6 +208,8 @@ def _environment(hosts: int) -> dict[str, str]:
     return {
         # ansible-playbook stands beside the Python that runs us, which need not be on the user's PATH.
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        # Ansible refuses other locales, and messages are read in English.
+        "LC_ALL": "C.UTF-8",
         # ansible-runner turns this off, and would then accept even a changed key.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_PIPELINING": "True",

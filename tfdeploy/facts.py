@@ -148,6 +148,7 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
     rows = [line.split("\t") for line in sections.get("containers", "").splitlines()]
     disk, disk_free = _disk(lines("disk"))
     gpus = tuple(_gpus(lines("gpus"), frozenset(lines("gpu_processes"))))
+    active = _active(lines("services"))
     return Facts(
         cpus=_number(text("cpus"), 1.0),
         memory=_meminfo(lines("memory"), "MemTotal"),
@@ -161,11 +162,11 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
         interfaces=interfaces,
         disk=disk,
         disk_free=disk_free,
-        python=text("python"),
+        python=text("python").rpartition("/")[2],
         tools=frozenset(lines("tools")),
-        firewall=tuple(lines("firewall")),
+        firewall=(*(service for service in active if service == "firewalld"), *lines("firewall")),
         selinux=text("selinux"),
-        time_service=next(iter(lines("time_service")), ""),
+        time_service=next((service for service in active if service != "firewalld"), ""),
         clock_offset=clock_offset(
             _number(text("clock_start"), before), _number(text("clock_end"), after), before, after
         ),
@@ -202,6 +203,12 @@ def _system(release: list[str], kernel: str, machine: str, init: str) -> System:
     )
 
 
+def _active(lines: list[str]) -> list[str]:
+    """Of the services on the first line, those whose state on the second is `active`."""
+    names, states = (line.split() for line in (*lines, "", "")[:2])
+    return [name for name, state in zip(names, states, strict=False) if state == "active"]
+
+
 def _engine(info: str, kind: str, rows: list[list[str]]) -> Engine:
     said: Mapping[str, Any] = {}
     with contextlib.suppress(ValueError):
@@ -234,13 +241,12 @@ def _interfaces(listed: list[str], route: str) -> tuple[Interface, ...]:
 
 
 def _listening(lines: list[str]) -> set[int]:
-    """Local ports in state LISTEN (0A) of /proc/net/tcp and tcp6."""
+    """Decimal from `ss`, or `hex` and four digits from /proc where there is no `ss`."""
     ports = set()
     for line in lines:
-        words = line.split()
-        if len(words) > 3 and words[3] == "0A":
-            with contextlib.suppress(ValueError):
-                ports.add(int(words[1].rpartition(":")[2], 16))
+        base, _, digits = line.rpartition(" ")
+        with contextlib.suppress(ValueError):
+            ports.add(int(digits, 16 if base == "hex" else 10))
     return ports
 
 

@@ -97,9 +97,10 @@ def read(
     with _nothing_collected():
         try:
             from tfdeploy import ansible_inventory
-        except SystemExit as refusal:  # Ansible ends the process where the locale is not UTF-8
+
+            return ansible_inventory.read(given, limit, vault or Vault(), extra_vars)
+        except SystemExit as refusal:  # Ansible's vault code ends the process where the locale is not UTF-8
             raise InputError(str(refusal).removeprefix("ERROR: "), "Set LC_ALL=C.UTF-8") from refusal
-        return ansible_inventory.read(given, limit, vault or Vault(), extra_vars)
 
 
 @contextmanager

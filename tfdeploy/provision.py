@@ -140,8 +140,16 @@ def provision(
 
 def look(hosts: Sequence[Host], passwords: Passwords) -> dict[str, Facts | TfdeployError]:
     """Every host's facts, or why it cannot be worked on."""
-    with remote.entered(hosts, passwords) as entered:
-        return {name: _workable(name, answer) for name, answer in facts.of_all(entered).items()}
+
+    def one(host: Host) -> Facts:
+        entered = remote.enter(host, passwords)
+        try:
+            return facts.ask(entered)
+        finally:
+            entered.close()
+
+    answers = remote.on_each({host.name: host for host in hosts}, one)
+    return {name: _workable(name, answer) for name, answer in answers.items()}
 
 
 def _workable(name: str, answer: Facts | TfdeployError) -> Facts | TfdeployError:

@@ -195,10 +195,19 @@ def test_a_locked_inline_value_names_its_line_and_the_flag(read: Read) -> None:
         read(files)
 
 
-def test_a_locale_that_ansible_refuses_is_said_with_its_remedy(here: Path) -> None:
-    code = "from tfdeploy.cli import main; main(['plan', 'a,'])"
+def plan_in_an_ascii_locale(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from tfdeploy.cli import main; main(['plan', 'a,', *sys.argv[1:]])"
     environment = {"LC_ALL": "C", "PATH": os.environ["PATH"], "HOME": str(here)}
-    outcome = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True)
+
+
+def test_an_ascii_locale_is_no_obstacle(here: Path) -> None:
+    assert plan_in_an_ascii_locale(here).returncode == 0
+
+
+def test_a_locale_in_which_ansible_opens_no_vault_is_said_with_its_remedy(here: Path) -> None:
+    (here / "pass").write_text("x")
+    outcome = plan_in_an_ascii_locale(here, "--vault-password-file", str(here / "pass"))
     assert outcome.returncode == 2
     assert outcome.stderr.startswith("error: Ansible requires the locale encoding to be UTF-8")
     assert outcome.stderr.endswith("Set LC_ALL=C.UTF-8.\n")
