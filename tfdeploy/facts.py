@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tfdeploy.remote import Remote
 
 # Bridges and the like that an engine makes: peers do not reach a task there, unless the inventory says so.
-INNER_INTERFACES = tuple("docker podman br- veth virbr lxcbr lxdbr cni flannel cali tun tailscale".split())
+INNER_INTERFACES = ("docker", "podman", "br-", "veth", "virbr", "lx", "cni", "flannel", "cali", "tun", "tailscale")
 
 
 @dataclass(frozen=True, slots=True)
