@@ -1,7 +1,10 @@
 """Where things are on the controller: what ships with the package, and what is kept for the user."""
 
 import os
+import stat
 from pathlib import Path
+
+from tfdeploy.errors import TfdeployError
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -22,6 +25,17 @@ def state() -> Path:
 def cache() -> Path:
     """What can be made again at any time."""
     return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def runtime() -> Path:
+    """Sockets. The kernel takes about a hundred characters, so that the state directory may lie too deep."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    directory = Path(given) / "tfdeploy" if given else Path(f"/tmp/tfdeploy-{os.getuid()}")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
+        raise TfdeployError(f"{directory} is not a directory of yours alone", "Remove it, then try again")
+    return directory
 
 
 def _shipped(directory: str) -> Path:

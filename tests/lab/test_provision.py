@@ -244,10 +244,16 @@ def _files(lab: LabUnderTest, host: int) -> set[str]:
 
 
 def _start(lab: LabUnderTest, *words: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """In a session of its own, and with Ctrl-C at work even where the tests run in the background, which ignores it."""
     return subprocess.Popen(
-        [TFDEPLOY, *words], cwd=lab.directory, start_new_session=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=stderr,
-    )  # fmt: skip
+        [TFDEPLOY, *words],
+        cwd=lab.directory,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+    )
 
 
 def _wait_for(lab: LabUnderTest, host: int, command: str) -> None:

@@ -129,7 +129,7 @@ def test_root_hosts_get_no_password() -> None:
 
 
 def test_the_inventory_needs_no_flags() -> None:
-    text = layout.inventory(LAB, LAB.hosts(2), Path("/keys with space"), "pass")
+    text = layout.inventory(LAB, LAB.hosts(2), Path("/keys with space"), "/run/lab:", "pass")
     assert "lab-1 ansible_host=198.18.4.11 ansible_user=root\n" in text
     assert "lab-2 ansible_host=198.18.4.12 ansible_user=ops ansible_become_password=pass\n" in text
     assert """-o 'UserKnownHostsFile="/keys with space/known_hosts"' """ in text

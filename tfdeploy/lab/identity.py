@@ -26,6 +26,11 @@ class Identity:
     directory: Path
 
     @property
+    def sockets(self) -> str:
+        """What the names of its SSH sockets begin with."""
+        return str(paths.runtime() / f"{self.lab.name}:")
+
+    @property
     def public_key(self) -> str:
         return (self.directory / "key.pub").read_text()
 
@@ -98,7 +103,7 @@ def host_keys(identity: Identity, hosts: Iterable[LabHost]) -> dict[str, tuple[s
 
 def close_connections(identity: Identity) -> None:
     """An SSH connection that is kept open would hide that a host was made anew."""
-    for socket in identity.directory.glob("cm-*"):
+    for socket in paths.runtime().glob(f"{identity.lab.name}:*"):
         machine.succeeds(("ssh", "-o", f"ControlPath={socket}", "-O", "exit", "lab"))
         socket.unlink(missing_ok=True)
 

@@ -267,18 +267,18 @@ def known_hosts(hosts: Iterable[LabHost], public_keys: Mapping[str, str]) -> str
     return "".join(f"{host.address} {' '.join(public_keys[host.name].split()[:2])}\n" for host in hosts)
 
 
-def ssh_options(directory: Path) -> tuple[str, ...]:
-    """For OpenSSH, to a lab whose keys are in `directory`; connections that are kept open are kept there too."""
+def ssh_options(directory: Path, sockets: str) -> tuple[str, ...]:
+    """For OpenSSH, to a lab whose keys are in `directory`; `sockets` is where connections are kept open."""
     return (
         "-o", f'UserKnownHostsFile="{directory / "known_hosts"}"',
         "-o", "GlobalKnownHostsFile=/dev/null",
         "-o", "StrictHostKeyChecking=yes",
         "-o", "IdentitiesOnly=yes",
-        "-o", f'ControlPath="{directory / "cm-%r@%h"}"',
+        "-o", f'ControlPath="{sockets}%r@%h"',
     )  # fmt: skip
 
 
-def inventory(lab: Lab, hosts: Iterable[LabHost], directory: Path, password: str) -> str:
+def inventory(lab: Lab, hosts: Iterable[LabHost], directory: Path, sockets: str, password: str) -> str:
     lines = [
         f"{INVENTORY_MARK}{lab.name}",
         f"# `tfdeploy lab up --name {lab.name}` writes it, `tfdeploy lab down --name {lab.name}` removes it.",
@@ -291,7 +291,7 @@ def inventory(lab: Lab, hosts: Iterable[LabHost], directory: Path, password: str
         "",
         "[lab:vars]",
         f"ansible_ssh_private_key_file={directory / 'key'}",
-        f"ansible_ssh_common_args={shlex.join(ssh_options(directory))}",
+        f"ansible_ssh_common_args={shlex.join(ssh_options(directory, sockets))}",
         "ansible_python_interpreter=/usr/bin/python3",
     ]
     return "\n".join(lines) + "\n"

@@ -77,7 +77,7 @@ def up(
         _each(hosts, _heal)
         report.doing("waiting for the hosts to boot")
         _each(hosts, _wait_until_booted)
-        identity.write(inventory, layout.inventory(me.lab, hosts, me.directory, me.password))
+        identity.write(inventory, layout.inventory(me.lab, hosts, me.directory, me.sockets, me.password))
     return status(name)
 
 
@@ -158,7 +158,7 @@ def slow(name: str, host: str, rate: str | None) -> None:
 def ssh_words(name: str, host: str, command: tuple[str, ...]) -> tuple[str, ...]:
     found, me = _find(name, host), identity.need(name)
     target = f"{found.user}@{found.address}"
-    return ("ssh", *layout.ssh_options(me.directory), "-i", str(me.directory / "key"), target, *command)
+    return ("ssh", *layout.ssh_options(me.directory, me.sockets), "-i", str(me.directory / "key"), target, *command)
 
 
 def seen_hosts(name: str) -> tuple[SeenHost, ...]:
