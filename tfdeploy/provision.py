@@ -151,10 +151,10 @@ def look(hosts: Sequence[Host], passwords: Passwords) -> dict[str, Facts | Tfdep
             entered.close()
 
     answers = remote.on_each({host.name: host for host in hosts}, one)
-    return {name: _workable(name, answer) for name, answer in answers.items()}
+    return {name: workable(name, answer) for name, answer in answers.items()}
 
 
-def _workable(name: str, answer: Facts | TfdeployError) -> Facts | TfdeployError:
+def workable(name: str, answer: Facts | TfdeployError) -> Facts | TfdeployError:
     """Ansible cannot even put its modules on a full disk."""
     if isinstance(answer, Facts) and answer.disk_free < LEAST_FREE:
         return HostUnreachable(name, Cause.DISK_FULL, f"{show_size(answer.disk_free)} left on {answer.disk}")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdeploy import converge, paths, provision, remote
+from tfdeploy import converge, paths, provision
 from tfdeploy.converge import Convergence, HostOutcome
-from tfdeploy.errors import InputError, TfdeployError
+from tfdeploy.errors import TfdeployError
 from tfdeploy.facts import Engine, Facts
 from tfdeploy.inventory import Connection, Host, Inventory, Vault
 from tfdeploy.provision import Choices, Provisioning
@@ -298,12 +298,10 @@ def test_a_dry_run_takes_all_that_answered(monkeypatch: pytest.MonkeyPatch, told
     assert done.reasons == {"a": ("asked for",)}
 
 
-def test_a_full_disk_cannot_be_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_cannot_be_worked_on() -> None:
     full = replace(GOOD, disk_free=1 << 20, disk="/var")
-    monkeypatch.setattr("tfdeploy.facts.of_all", lambda entered: {"a": full, "b": GOOD, "c": InputError("no")})
-    answers = provision.look((), Passwords())
-    assert str(answers["a"]).startswith("a: disk full: 1MiB left on /var.")
-    assert list(remote.answered(answers)) == ["b"]
+    assert str(provision.workable("a", full)).startswith("a: disk full: 1MiB left on /var.")
+    assert provision.workable("b", GOOD) is GOOD
 
 
 # --- run directories ---
