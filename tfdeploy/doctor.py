@@ -1,5 +1,6 @@
 """Preflight without changes: what stands between these hosts and a job. Pure, but for `examine`."""
 
+import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,7 +15,7 @@ from tfdeploy.provision import TOLERATED_CLOCK_OFFSET
 from tfdeploy.remote import Cause, HostUnreachable, Passwords
 from tfdeploy.room import is_loopback
 from tfdeploy.spec import JobSpec
-from tfdeploy.wording import show_size, some
+from tfdeploy.wording import counted, show_size, some
 
 State = Literal["ok", "warning", "failed", "skipped"]
 
@@ -68,7 +69,7 @@ def examine(inventory: Inventory, job: JobSpec, wishes: Wishes, passwords: Passw
         for host in inventory.hosts
         for finding in (*examined(host, answers[host.name], planned), *edge_findings(host.name, tried))
     ]
-    return Diagnosis(tuple(findings), tuple(answers.keys() - remote.answered(answers).keys()))
+    return Diagnosis(tuple(findings), tuple(name for name in answers if name not in remote.answered(answers)))
 
 
 def _plan(inventory: Inventory, job: JobSpec, wishes: Wishes, known: Mapping[str, Facts]) -> Plan | InputError:
@@ -102,9 +103,10 @@ def examined(host: Host, answer: Facts | TfdeployError, planned: Plan | InputErr
 
 
 def entrance(host: str, error: TfdeployError) -> Iterator[Finding]:
-    """Up to the stair where it failed; what lies behind is unknown."""
+    """Up to the stair where it failed; what lies behind is unknown. Wrong words of the inventory lead to no stair."""
     cause = error.cause if isinstance(error, HostUnreachable) else None
-    failed_at = next((name for name, causes in STAIRS if cause in causes), "facts")
+    unknown = "ssh" if isinstance(error, InputError) else "facts"
+    failed_at = next((name for name, causes in STAIRS if cause in causes), unknown)
     for name in (*(stair for stair, _ in STAIRS), "facts"):
         if name == failed_at:
             yield Finding(host, name, "failed", error.what, error.remedy)
@@ -171,7 +173,7 @@ def _docker(host: Facts) -> Verdict:
     elif not engine.live_restore:
         notes.append("no live-restore")
     if engine.foreign:
-        notes.append(f"{len(engine.foreign)} containers of others run: {some(engine.foreign)}")
+        notes.append(f"others run {counted(len(engine.foreign), 'container')} there: {some(engine.foreign)}")
     return "ok", ", ".join(notes), ""
 
 
@@ -187,7 +189,7 @@ def _firewall(host: Facts) -> Verdict:
 
 def _ports(host: Host, found: Facts, planned: Plan | InputError) -> Verdict:
     taken = found.listening | found.held
-    free = sum(last - first + 1 - sum(first <= port <= last for port in taken) for first, last in host.ports)
+    free = len({port for first, last in host.ports for port in range(first, last + 1)} - taken)
     if isinstance(planned, InputError):
         return ("ok", f"{free} free", "") if free else ("failed", "no port is free", "Widen tfdeploy_ports")
     own = [str(task.port) for task in planned.tasks if task.host == host.name]
@@ -200,11 +202,22 @@ def _address(host: Host, found: Facts, planned: Plan | InputError) -> Verdict:
     addresses = {task.address for task in planned.tasks if task.host == host.name}
     alone = len(planned.hosts) == 1
     for address in addresses:
-        if is_loopback(address) and not alone:
-            return "failed", f"{address} is loopback", "Give tfdeploy_address, or an ansible_host that peers reach"
-        if host.address and host.address not in found.addresses and host.address[0].isdigit():
+        if is_loopback(address):
+            if not alone:
+                return "failed", f"{address} is loopback", "Give tfdeploy_address, or an ansible_host that peers reach"
+        elif host.address and not _on_an_interface(host.address, found):
             return "failed", f"{host.address} is on no interface of it", f"It has {some(found.addresses)}"
     return "ok", some(sorted(addresses)) or "no task", ""
+
+
+def _on_an_interface(named: str, found: Facts) -> bool:
+    """A name is left to its resolver. The user may name an interface that we would not have chosen."""
+    try:
+        address = ipaddress.ip_address(named)
+    except ValueError:
+        return True
+    known = {*found.addresses, *(interface.address for interface in found.interfaces)}
+    return str(address) in known or named in known
 
 
 def as_rows(findings: Sequence[Finding]) -> list[dict[str, str]]:

@@ -4,16 +4,18 @@ A host listens on the ports that its tasks will have, its peers connect to the t
 that only our listener can give. Python on the hosts does both; nothing is written there.
 """
 
+import contextlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from tfdeploy import remote
 from tfdeploy.errors import TfdeployError
 from tfdeploy.plan import Plan
-from tfdeploy.remote import Remote
+from tfdeploy.remote import Output, Remote
 from tfdeploy.task import Task
 
 SECONDS_TO_LISTEN = 60
@@ -21,19 +23,21 @@ SECONDS_TO_CONNECT = 3
 
 LISTEN = """\
 python3 - <<'END'
-import json, selectors, socket, time
-ports, token, seconds = json.loads('''SETTINGS''')
+import json, os, selectors, socket, time
+ports, token, seconds = json.loads(r'''SETTINGS''')
 waiting, deadline = selectors.DefaultSelector(), time.monotonic() + seconds
 # The way to end it lies past every firewall, and leaves no file.
 end = socket.socket(socket.AF_UNIX)
-end.bind("\\0tfdeploy-" + token)
+end.bind("\\0tfdeploy-%s-%d" % (token, min(ports)))
 end.listen()
 waiting.register(end, selectors.EVENT_READ)
+both = socket.has_dualstack_ipv6()
+family = socket.AF_INET6 if both else socket.AF_INET
 for port in ports:
     try:
-        server = socket.create_server(("", port))
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        print(port, error.strerror, flush=True)
+        print(json.dumps([port, os.strerror(error.errno)]), flush=True)
         continue
     waiting.register(server, selectors.EVENT_READ)
 while time.monotonic() < deadline:
@@ -52,17 +56,10 @@ while time.monotonic() < deadline:
 END
 """
 
-STOP = """\
-python3 - <<'END'
-import json, socket
-socket.socket(socket.AF_UNIX).connect("\\0tfdeploy-" + json.loads('''SETTINGS''')[1])
-END
-"""
-
 CONNECT = """\
 python3 - <<'END'
 import json, socket, time
-targets, token, seconds = json.loads('''SETTINGS''')
+targets, token, seconds = json.loads(r'''SETTINGS''')
 for address, port, word in targets:
     deadline = time.monotonic() + seconds
     while True:
@@ -79,6 +76,21 @@ for address, port, word in targets:
                 continue
         print(json.dumps([address, port, found]), flush=True)
         break
+END
+"""
+
+# The listener may hold some of its ports only, and may still be on its way.
+STOP = """\
+python3 - <<'END'
+import json, socket, time
+ports, token, seconds = json.loads(r'''SETTINGS''')
+deadline = time.monotonic() + seconds
+while time.monotonic() < deadline:
+    try:
+        socket.socket(socket.AF_UNIX).connect("\\0tfdeploy-%s-%d" % (token, min(ports)))
+        break
+    except OSError:  # the listener may still be on its way, or be gone
+        time.sleep(0.1)
 END
 """
 
@@ -122,14 +134,13 @@ def attempt(wanted: Sequence[Edge], remotes: Mapping[str, Remote]) -> dict[Edge,
             {name: (entered, by_source[name]) for name, entered in sources.items()},
             lambda work: _connect(*work, token),
         )
-        stop = script(STOP, None, token, 0)
-        remote.on_each({host: remotes[host] for host in ports}, lambda host: host.run(stop, root=False))
-        for future in listening:
-            future.exception()
+        remote.on_each({host: (remotes[host], numbers) for host, numbers in ports.items()}, lambda w: _stop(*w, token))
+        deaf = {host: _unheard(future) for host, future in zip(ports, listening, strict=True)}
     found: dict[Edge, str] = {}
     for name, answer in answers.items():
         for edge in by_source[name]:
-            found[edge] = str(answer) if isinstance(answer, TfdeployError) else answer.get(edge, "no answer")
+            obstacle = str(answer) if isinstance(answer, TfdeployError) else answer[edge]
+            found[edge] = obstacle and deaf[edge.target.host].get(edge.target.port, obstacle)
     return found
 
 
@@ -147,6 +158,25 @@ def _connect(source: Remote, wanted: Sequence[Edge], token: str) -> dict[Edge, s
 
 
 def _answers(printed: str) -> Iterator[tuple[tuple[str, int], str]]:
-    for line in printed.splitlines():
-        address, port, found = json.loads(line)
+    for address, port, found in _rows(printed, 3):
         yield (address, port), found
+
+
+def _unheard(listening: Future[Output]) -> dict[int, str]:
+    """The ports that its listener could not have, with why; whatever else failed there, its peers have noticed."""
+    if listening.exception():
+        return {}
+    return {port: f"its port cannot be had: {why}" for port, why in _rows(listening.result().stdout, 2)}
+
+
+def _rows(printed: str, length: int) -> Iterator[list[Any]]:
+    """JSON lists, one to a line; other lines are not ours."""
+    for line in printed.splitlines():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, list) and len(row) == length and all(isinstance(each, str | int) for each in row):
+                yield row
+
+
+def _stop(host: Remote, ports: set[int], token: str) -> None:
+    host.run(script(STOP, sorted(ports), token, SECONDS_TO_CONNECT), root=False)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from tfdeploy.errors import TfdeployError
 if TYPE_CHECKING:
     from tfdeploy.remote import Remote
 
-# Bridges and the like that an engine makes: peers do not reach a task there.
-INNER_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "tun", "tailscale")
+# Bridges and the like that an engine makes: peers do not reach a task there, unless the inventory says so.
+INNER_INTERFACES = ("docker", "podman", "br-", "veth", "virbr", "lx", "cni", "flannel", "cali", "tun", "tailscale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Facts:
     system: System = System()
     engine: Engine = Engine()
     interfaces: tuple[Interface, ...] = ()
+    """All of them; `addresses` leaves out those that only lead to what runs on the host itself."""
     disk: str = ""
     disk_free: int = 0
     python: str = ""
@@ -135,7 +137,11 @@ def of_all(entered: Mapping[str, "Remote | TfdeployError"]) -> dict[str, Facts |
 
 
 def parse(printed: str, *, before: float, after: float) -> Facts:
-    """Facts from the script's output; `before` and `after` are the controller's clock around it."""
+    """Facts from the script's output; `before` and `after` are the controller's clock around it.
+
+    What a terminal would obey is dropped first: facts are shown to the user.
+    """
+    printed = "".join(character for character in printed if character.isprintable() or character in "\n\t\x1e")
     sections = {name.strip(): body for name, _, body in (part.partition("\n") for part in printed.split("\x1e")[1:])}
 
     def text(name: str) -> str:
@@ -147,15 +153,16 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
     interfaces = _interfaces(lines("addresses"), text("route"))
     rows = [line.split("\t") for line in sections.get("containers", "").splitlines()]
     disk, disk_free = _disk(lines("disk"))
-    gpus = tuple(_gpus(lines("gpus"), frozenset(lines("gpu_processes"))))
+    gpus = [values for values in (_values(line) for line in lines("gpus")) if len(values) == 5]
+    busy = frozenset(lines("gpu_processes"))
     active = _active(lines("services"))
     return Facts(
         cpus=_number(text("cpus"), 1.0),
         memory=_meminfo(lines("memory"), "MemTotal"),
-        gpus=gpus,
+        gpus=tuple(Gpu(row[0], row[1], row[0] in busy, _whole(row[2]) << 20) for row in gpus),
         listening=frozenset(_listening(lines("listening"))),
-        held=frozenset(int(row[3]) for row in rows if len(row) == 4 and row[2] and row[3].isdecimal()),
-        addresses=tuple(interface.address for interface in interfaces),
+        held=frozenset(port for row in rows if len(row) == 4 and row[2] and 0 < (port := _whole(row[3])) < 65536),
+        addresses=tuple(each.address for each in interfaces if not each.name.startswith(INNER_INTERFACES)),
         root=text("root") == "0",
         system=_system(lines("os"), text("kernel"), text("machine"), text("init")),
         engine=_engine(text("engine"), text("engine_kind"), rows),
@@ -171,7 +178,7 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
             _number(text("clock_start"), before), _number(text("clock_end"), after), before, after
         ),
         cards=len(lines("cards")),
-        driver=_driver(lines("gpus")),
+        driver=gpus[0][4] if gpus else "",
         toolkit=_last_word(lines("toolkit")),
         converged=text("converged"),
     )
@@ -211,7 +218,7 @@ def _active(lines: list[str]) -> list[str]:
 
 def _engine(info: str, kind: str, rows: list[list[str]]) -> Engine:
     said: Mapping[str, Any] = {}
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         loaded = json.loads(info)
         said = loaded if isinstance(loaded, dict) else {}
     swarm, errors = said.get("Swarm"), said.get("ServerErrors")
@@ -233,7 +240,7 @@ def _interfaces(listed: list[str], route: str) -> tuple[Interface, ...]:
     found = []
     for line in listed:
         words = line.split()
-        if len(words) > 3 and words[2] in ("inet", "inet6") and not words[1].startswith(INNER_INTERFACES):
+        if len(words) > 3 and words[2] in ("inet", "inet6"):
             found.append(Interface(words[1], words[3].partition("/")[0]))
     words = route.split()
     preferred = words[words.index("src") + 1] if "src" in words[:-1] else ""
@@ -247,34 +254,25 @@ def _listening(lines: list[str]) -> set[int]:
         base, _, digits = line.rpartition(" ")
         with contextlib.suppress(ValueError):
             ports.add(int(digits, 16 if base == "hex" else 10))
-    return ports
+    return {port for port in ports if 0 < port < 65536}
 
 
-def _gpus(lines: list[str], busy: frozenset[str]) -> list[Gpu]:
-    gpus = []
-    for line in lines:
-        values = [value.strip() for value in line.split(",")]
-        if len(values) == 5:
-            memory = int(_number(values[2], 0.0)) << 20
-            gpus.append(Gpu(values[0], values[1], values[0] in busy, memory))
-    return gpus
-
-
-def _driver(lines: list[str]) -> str:
-    return lines[0].rpartition(",")[2].strip() if lines else ""
+def _values(line: str) -> list[str]:
+    return [value.strip() for value in line.split(",")]
 
 
 def _meminfo(lines: list[str], key: str) -> int:
     for line in lines:
         words = line.split()
         if words[0] == f"{key}:" and len(words) > 1:
-            return int(_number(words[1], 0.0)) * 1024
+            return _whole(words[1]) * 1024
     return 0
 
 
 def _disk(lines: list[str]) -> tuple[str, int]:
-    words = lines[-1].split() if lines else []
-    return (words[5], int(_number(words[3], 0.0)) * 1024) if len(words) >= 6 else ("", 0)
+    """From df's last line; device and mount point may have spaces in them."""
+    found = re.search(r"\s(\d+)\s+\S+%\s+(/.*)$", lines[-1]) if lines else None
+    return (found[2], _whole(found[1]) * 1024) if found else ("", 0)
 
 
 def _last_word(lines: list[str]) -> str:
@@ -290,9 +288,13 @@ def _number(text: str, default: float) -> float:
     return default
 
 
+def _whole(text: str) -> int:
+    return max(0, int(_number(text, 0.0)))
+
+
 def _version(text: str) -> tuple[int, ...]:
     numbers = []
     for part in text.split(".")[:2]:
         digits = "".join(character for character in part if character in "0123456789")
-        numbers.append(int(digits or 0))
+        numbers.append(_whole(digits))
     return tuple(numbers)

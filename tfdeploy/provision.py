@@ -22,13 +22,15 @@ TOLERATED_CLOCK_OFFSET = 1.0
 TOOLS = frozenset({"rsync", "zstd", "ip"})
 LEAST_FREE = 64 << 20
 RUNS_KEPT = 20
+PROMPTS = ("prompt", "prompt_ask_vault_pass")
 
 # The last words of package managers, sudo and ssh, in ours.
 EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
     (r"No space left on device|enough free space", "disk full", "Make room there, then try again"),
     (r"[Cc]ould not get lock|lock.*held by", "another package manager is at work", "Wait for it, then try again"),
-    (r"Failed to fetch|Temporary failure resolving|Could not resolve", "its package sources cannot be reached",
-     "Check its network, proxy and sources.list"),
+    (r"Could not resolve hostname", "name unknown", "Give its address as ansible_host in the inventory"),
+    (r"Failed to fetch|Temporary failure resolving|Could not resolve|Failed to download metadata",
+     "its package sources cannot be reached", "Check its network, proxy and package sources"),
     (r"Incorrect sudo password|incorrect password", "sudo password wrong", "Give the right one with -K"),
     (r"Missing sudo password|password is required", "sudo wants a password", "Give it with -K"),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "host key changed", "Make sure that it is the machine you mean"),
@@ -117,7 +119,7 @@ def provision(
         return provisioning
     request = converge.Request(
         paths.playbook("provision.yml"),
-        [source if "," in source else os.path.abspath(source) for source in sources],
+        [source if "," in source else _whole_path(source) for source in sources],
         tuple(todo),
         extravars={"tfdeploy_digest": wanted},
         tags=choices.tags,
@@ -149,10 +151,10 @@ def look(hosts: Sequence[Host], passwords: Passwords) -> dict[str, Facts | Tfdep
             entered.close()
 
     answers = remote.on_each({host.name: host for host in hosts}, one)
-    return {name: _workable(name, answer) for name, answer in answers.items()}
+    return {name: workable(name, answer) for name, answer in answers.items()}
 
 
-def _workable(name: str, answer: Facts | TfdeployError) -> Facts | TfdeployError:
+def workable(name: str, answer: Facts | TfdeployError) -> Facts | TfdeployError:
     """Ansible cannot even put its modules on a full disk."""
     if isinstance(answer, Facts) and answer.disk_free < LEAST_FREE:
         return HostUnreachable(name, Cause.DISK_FULL, f"{show_size(answer.disk_free)} left on {answer.disk}")
@@ -177,26 +179,34 @@ def needs(host: Facts, wanted: str) -> tuple[str, ...]:
 
 def ansible_words(extra_vars: Sequence[str], vault: Vault) -> tuple[str, ...]:
     """For ansible-playbook, which runs in another directory: files are named by their whole paths."""
-    absolute = [f"@{os.path.abspath(text[1:])}" if text.startswith("@") else text for text in extra_vars]
+    absolute = [f"@{_whole_path(text[1:])}" if text.startswith("@") else text for text in extra_vars]
     return (
         *(word for text in absolute for word in ("--extra-vars", text)),
         *(f"--vault-id={_absolute_vault_id(each)}" for each in vault.ids),
-        *(f"--vault-password-file={os.path.abspath(file)}" for file in vault.password_files),
+        *(f"--vault-password-file={_whole_path(file)}" for file in vault.password_files),
     )
 
 
 def _absolute_vault_id(vault_id: str) -> str:
-    label, at, source = vault_id.rpartition("@")
-    return f"{label}{at}{source if source.startswith('prompt') else os.path.abspath(source)}"
+    """`label@file`, `file` or `label@prompt`; a label ends at the first @."""
+    label, at, source = vault_id.partition("@") if "@" in vault_id else ("", "", vault_id)
+    return f"{label}{at}{source if source in PROMPTS else _whole_path(source)}"
+
+
+def _whole_path(path: str) -> str:
+    """Ansible knows ~ where a shell did not put in the home, as behind @ and =."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def digest(extra_vars: Sequence[str]) -> str:
     """Of all that a convergence does: the playbook, the roles and the user's variables."""
     content = hashlib.sha256(json.dumps(list(extra_vars)).encode())
-    given = [Path(text[1:]) for text in extra_vars if text.startswith("@")]
-    roles = sorted(path for path in paths.roles().rglob("*") if path.is_file())
-    for path in (*given, paths.playbook("provision.yml"), *roles):
-        content.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    given = [Path(_whole_path(text[1:])) for text in extra_vars if text.startswith("@")]
+    files = [(path.name, path) for path in (*given, paths.playbook("provision.yml"))]
+    roles = paths.roles()
+    files += [(str(path.relative_to(roles)), path) for path in sorted(roles.rglob("*")) if path.is_file()]
+    for name, path in files:
+        content.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return content.hexdigest()[:32]
 
 

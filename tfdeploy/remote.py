@@ -6,8 +6,10 @@ for `ssh` and for Ansible. Host keys are always checked.
 """
 
 import contextlib
+import errno
 import logging
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -67,6 +69,29 @@ REMEDIES: Mapping[Cause, str] = {
 }
 
 
+# From sudo and sudo-rs; a wrong password is told of before "a password is required".
+SUDO_SAYS: Mapping[Cause, tuple[str, ...]] = {
+    Cause.SUDO_PASSWORD_WRONG: (
+        "incorrect password",
+        "incorrect authentication",
+        "Sorry, try again",
+        "no password was provided",
+    ),
+    Cause.SUDO_PASSWORD_MISSING: ("password is required", "terminal is required", "authentication is required"),
+    Cause.NO_SUDO: (
+        "not in the sudoers",
+        "not allowed to",
+        "may not run",
+        "must have a tty",
+        "no new privileges",
+        "account validation failure",
+        "sudo: not found",
+    ),
+}
+# sudo asks three times, unless passwd_tries says more.
+EMPTY_PASSWORDS = 9
+
+
 class HostUnreachable(UnreachableError):
     def __init__(self, host: str, cause: Cause, detail: str = "") -> None:
         super().__init__(f"{cause}: {detail}" if detail else str(cause), REMEDIES[cause], where=host)
@@ -121,6 +146,8 @@ class Route:
 def enter(host: Host, passwords: Passwords | None = None) -> Remote:
     """A connection to the host, with its key checked; it stays open until it is closed."""
     connection = (passwords or Passwords()).for_host(host.connection)
+    if connection.become_password and "\n" in connection.become_password.value:
+        raise InputError("its sudo password has a line break in it", "Give it without", where=host.name)
     if connection.connection == "local":
         return _Local(host.name, connection)
     if connection.connection not in ("ssh", "paramiko", "paramiko_ssh", "smart"):
@@ -169,15 +196,18 @@ def answered(answers: Mapping[str, T | TfdeployError]) -> dict[str, T]:
 
 
 def ssh_words(connection: Connection) -> tuple[str, ...]:
-    """What Ansible would say to OpenSSH, without a command."""
+    """What Ansible would say to OpenSSH, without a command; in its order, because OpenSSH takes what it hears first."""
     return (
-        *shlex.split(connection.ssh_common_args),
-        *shlex.split(connection.ssh_extra_args),
         *(("-o", f"Port={connection.port}") if connection.port else ()),
-        *(("-o", f"User={connection.user}") if connection.user else ()),
         *(("-o", f'IdentityFile="{connection.private_key_file}"') if connection.private_key_file else ()),
+        *(("-o", f"User={connection.user}") if connection.user else ()),
+        *_arguments(connection),
         connection.host,
     )
+
+
+def _arguments(connection: Connection) -> list[str]:
+    return [*shlex.split(connection.ssh_common_args), *shlex.split(connection.ssh_extra_args)]
 
 
 def route(asked: str) -> Route:
@@ -191,30 +221,40 @@ def route(asked: str) -> Route:
         value = values.get(key, [default])[0]
         return "" if value == "none" else value
 
+    tokens = {"h": one("hostname"), "n": one("host"), "p": one("port", "22"), "r": one("user")}
+    tokens |= {"d": str(Path.home()), "%": "%"}
+
+    def expanded(text: str) -> str:
+        """OpenSSH prints these just as they are written, and puts in the values when it connects."""
+        return re.sub("%(.)", lambda token: tokens.get(token[1], token[0]), text)
+
     return Route(
         hostname=one("hostname"),
         port=int(one("port", "22")),
         user=one("user"),
-        keys=tuple(str(Path(key).expanduser()) for key in values.get("identityfile", ())),
+        keys=tuple(str(Path(expanded(key)).expanduser()) for key in values.get("identityfile", ())),
         known_hosts=(*_paths(one("userknownhostsfile")), *_paths(one("globalknownhostsfile"))),
         identities_only=one("identitiesonly") == "yes",
         jump=one("proxyjump"),
-        command=one("proxycommand"),
+        command=expanded(one("proxycommand")),
         agent=values.get("identityagent", [""])[0] != "none",
     )
 
 
 def _paths(listed: str) -> list[str]:
-    """OpenSSH prints several files with spaces between, and a name that has spaces just so."""
-    whole = Path(listed).expanduser()
-    names = [listed] if whole.exists() else listed.split()
-    return [str(Path(name).expanduser()) for name in names]
+    """OpenSSH prints several files with spaces between, and a name that has spaces just so: the longest there is."""
+    words = listed.split(" ") if listed else []
+    for end in range(len(words), 0, -1):
+        name = Path(" ".join(words[:end])).expanduser()
+        if end == 1 or name.exists():
+            return [str(name), *_paths(" ".join(words[end:]))]
+    return []
 
 
 def shell(*, root: bool, password: bool) -> str:
-    """The command that reads a script on standard input. With a password, three lines go ahead of the script.
+    """The command that reads a script on standard input. With a password, some lines go ahead of the script.
 
-    sudo reads the password from the first, and if it is wrong, the empty second and third: never the script. Where no
+    sudo reads the password from the first, and if it is wrong, the empty ones behind it: never the script. Where no
     password is needed, the first is thrown away. The user's own shell, whatever it is, only sees one quoted word.
     """
     if not root:
@@ -223,21 +263,15 @@ def shell(*, root: bool, password: bool) -> str:
     ask = "exec sudo -S -p '' sh -s" if password else "exec sudo -n sh -s"
     script = (
         f'if [ "$(id -u)" = 0 ]; then {skip}exec sh -s; '
-        f"elif sudo -n true 2>/dev/null; then {skip}exec sudo -n sh -s; "
+        f"elif sudo -n true </dev/null 2>/dev/null; then {skip}exec sudo -n sh -s; "
         f"else {ask}; fi"
     )
-    return f"LC_ALL=C exec sh -c {shlex.quote(f'export LC_ALL=C; {script}')}"
+    return f"exec sh -c {shlex.quote(f'export LC_ALL=C; {script}')}"
 
 
 def sudo_failure(said: str) -> Cause | None:
     """Why sudo did not let the script run, from its own words."""
-    if "incorrect password" in said or "Sorry, try again" in said or "no password was provided" in said:
-        return Cause.SUDO_PASSWORD_WRONG
-    if "a password is required" in said or "a terminal is required" in said:
-        return Cause.SUDO_PASSWORD_MISSING
-    if "not in the sudoers" in said or "not allowed to" in said or "sudo: not found" in said or "may not run" in said:
-        return Cause.NO_SUDO
-    return None
+    return next((cause for cause, words in SUDO_SAYS.items() if any(each in said for each in words)), None)
 
 
 @dataclass(frozen=True)
@@ -250,23 +284,22 @@ class _Input:
     MARK = "tfdeploy-begins"
 
     def encoded(self) -> bytes:
-        lines = f"{self.password.value}\n\n\n" if self.password else ""
+        lines = f"{self.password.value}\n" + "\n" * EMPTY_PASSWORDS if self.password else ""
         return f"{lines}echo {self.MARK}\n{self.script}\n".encode()
 
 
 def _output(host: str, code: int, stdout: bytes, stderr: bytes) -> Output:
     said, errors = stdout.decode(errors="replace"), stderr.decode(errors="replace")
-    begun, _, rest = said.partition(f"{_Input.MARK}\n")
-    if not _ and (cause := sudo_failure(errors)):
-        raise HostUnreachable(host, cause, last_line(errors))
-    if not _:
-        raise HostUnreachable(host, Cause.DROPPED, last_line(errors or begun))
+    begun, mark, rest = said.partition(f"{_Input.MARK}\n")
+    if not mark:
+        raise HostUnreachable(host, sudo_failure(errors) or Cause.DROPPED, last_line(errors or begun))
     return Output(code, rest, errors)
 
 
 def last_line(text: str) -> str:
+    """For the user's eyes: without what a terminal would obey."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return "".join(character for character in lines[-1] if character.isprintable()) if lines else ""
 
 
 @dataclass
@@ -351,8 +384,7 @@ def _cause(error: BaseException) -> Cause:
 
     match error:
         case paramiko.ssh_exception.NoValidConnectionsError():
-            causes = {_cause(each) for each in error.errors.values()}
-            return next(iter(causes))
+            return min((_cause(each) for each in error.errors.values()), key=list(Cause).index)
         case paramiko.SSHException() if "not found in known_hosts" in str(error):
             return Cause.KEY_UNKNOWN
         case paramiko.SSHException() if "No authentication methods available" in str(error):
@@ -363,7 +395,7 @@ def _cause(error: BaseException) -> Cause:
             return Cause.REFUSED
         case socket.gaierror():
             return Cause.NAME_UNKNOWN
-        case OSError() if error.errno in (101, 113):
+        case OSError() if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN):
             return Cause.NO_ROUTE
     return Cause.DROPPED
 
@@ -377,7 +409,7 @@ def _client(name: str, way: Route, connection: Connection) -> "fabric.Connection
         user=way.user,
         port=way.port,
         config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
-        gateway=way.command.replace("%h", way.hostname).replace("%p", str(way.port)) or _jump(name, way),
+        gateway=_in_a_shell(way.command) if way.command else _jump(name, way, connection),
         connect_timeout=SECONDS_TO_CONNECT,
         connect_kwargs={
             "key_filename": [key for key in way.keys if Path(key).exists()],
@@ -392,18 +424,33 @@ def _client(name: str, way: Route, connection: Connection) -> "fabric.Connection
     client.client.set_missing_host_key_policy(paramiko.RejectPolicy())
     for path in way.known_hosts:
         if Path(path).exists():
-            client.client.load_system_host_keys(path)
+            try:
+                client.client.load_system_host_keys(path)
+            except (OSError, ValueError, paramiko.hostkeys.InvalidHostKey) as error:
+                raise InputError(f"cannot be read: {error}", "Mend or remove that line", where=path) from None
     return client
 
 
-def _jump(name: str, way: Route) -> "fabric.Connection | None":
-    """Jump hosts, the last of several first; each is entered as OpenSSH would enter it."""
+def _in_a_shell(command: str) -> str:
+    """OpenSSH gives a ProxyCommand to a shell; fabric and paramiko cut it into words, and expand their own tokens."""
+    return f"sh -c {shlex.quote(f'exec {command}')}"
+
+
+def _jump(name: str, way: Route, connection: Connection) -> "fabric.Connection | None":
+    """Jump hosts, the last of several first; each is entered as OpenSSH would enter it: with the same file for -F."""
     if not way.jump:
         return None
     *before, last = way.jump.split(",")
     words = ("-o", f"ProxyJump={','.join(before)}") if before else ()
-    through = _ask(name, (*words, last if "://" in last else f"ssh://{last}"))
-    return _client(name, through, Connection(host=through.hostname))
+    config = _config_words(_arguments(connection))
+    through = _ask(name, (*config, *words, last if "://" in last else f"ssh://{last}"))
+    return _client(name, through, Connection(host=through.hostname, ssh_common_args=shlex.join(config)))
+
+
+def _config_words(arguments: list[str]) -> list[str]:
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    files = [word[2:] or following for word, following in pairs if word.startswith("-F")]
+    return ["-F", files[-1]] if files else []
 
 
 def _ask_openssh(name: str, connection: Connection) -> Route:

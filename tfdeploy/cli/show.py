@@ -49,11 +49,15 @@ class LiveReport(PlainReport):
         self.status = self.console.status("", spinner="dots")
 
     def doing(self, text: str) -> None:
-        self.status.update(f"[dim]{_escaped(text)}[/dim]")
+        from rich.text import Text
+
+        self.status.update(Text(text, style="dim"))
 
     def _line(self, text: str) -> None:
+        from rich.text import Text
+
         seconds = time.monotonic() - self.started
-        self.console.print(f"[green]✓[/green] [dim]{seconds:5.1f}s[/dim]  {_escaped(text)}", highlight=False)
+        self.console.print(Text.assemble(("✓", "green"), " ", (f"{seconds:5.1f}s", "dim"), "  ", text))
 
     def __enter__(self) -> "LiveReport":
         self.status.start()
@@ -78,12 +82,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     click.echo(click.style(header, bold=True))
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def problem(text: str) -> None:
@@ -154,7 +152,7 @@ class LiveHosts(PlainHosts):
         return table
 
     def line(self, text: str) -> None:
-        self.live.console.print(_escaped(text), highlight=False)
+        self.live.console.print(text, markup=False, emoji=False, highlight=False)
 
     def output(self, text: str) -> None:
         self.live.console.out(text, highlight=False)

@@ -1,7 +1,7 @@
 # What a host has: one pass, nothing changed. Each section begins with a record separator and its name.
 section() { printf '\036%s\n' "$1"; }
 have() { command -v "$1" >/dev/null 2>&1; }
-PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/snap/bin
 
 section clock_start; date +%s.%N
 section root; id -u
@@ -34,8 +34,10 @@ have nft && nft list chains 2>/dev/null | grep -q 'hook input.*policy drop' && e
 info=$(have docker && docker info --format '{{json .}}' 2>/dev/null)
 section engine; printf '%s\n' "$info"
 section engine_kind
-have docker && readlink -f "$(command -v docker)" | grep -q /snap/ && echo snap
-[ -e /usr/share/podman-docker ] && echo podman
+docker=$(command -v docker)
+case $docker in */snap/*) echo snap ;; esac # /snap/bin/docker is a link to /usr/bin/snap: what it leads to says nothing
+case $(readlink -f "$docker") in */podman) echo podman ;; esac
+[ -n "$docker" ] && head -c 2000 "$docker" | grep -q 'exec.*podman' && echo podman
 section containers
 [ -n "${info##*\"Containers\":0,*}" ] && docker ps --all --format '{{.State}}	{{.Names}}	{{.Label "tfdeploy.job"}}	{{.Label "tfdeploy.port"}}' 2>/dev/null
 
