@@ -69,6 +69,10 @@ def examine(inventory: Inventory, job: JobSpec, wishes: Wishes, passwords: Passw
         for host in inventory.hosts
         for finding in (*examined(host, answers[host.name], planned), *edge_findings(host.name, tried))
     ]
+    if isinstance(planned, InputError):
+        findings.append(
+            Finding("job", "plan", "failed", f"{planned.where}: {planned.what}".lstrip(": "), planned.remedy)
+        )
     return Diagnosis(tuple(findings), tuple(name for name in answers if name not in remote.answered(answers)))
 
 

@@ -322,3 +322,11 @@ def test_a_job_that_does_not_fit_still_has_its_hosts_looked_at(
     diagnosis = examine(hosts("a"), answers, Wishes(ps=1, workers=5))
     assert diagnosis.unreachable == ()
     assert {each.check: each.state for each in diagnosis.findings}["address"] == "skipped"
+
+
+def test_a_job_that_cannot_be_planned_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "of_all", lambda entered: {"a": GOOD})
+    monkeypatch.setattr(remote, "enter", lambda host, passwords: NO_PLAN)
+    diagnosis = doctor.examine(Inventory((HOST,), {"all": ("a",)}), JOB, Wishes(ps=5), Passwords())
+    assert diagnosis.exit_code == 1
+    assert (diagnosis.findings[-1].host, diagnosis.findings[-1].check) == ("job", "plan")

@@ -1,4 +1,5 @@
 # What a host has: one pass, nothing changed. Each section begins with a record separator and its name.
+# What can hang (an engine, a driver, a mount) is given up after a while: then the fact is missing.
 section() { printf '\036%s\n' "$1"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/snap/bin
@@ -31,7 +32,7 @@ grep -qs '^ENABLED=yes' /etc/ufw/ufw.conf && echo ufw
 have iptables && iptables -S INPUT 2>/dev/null | grep -q '^-P INPUT DROP' && echo 'iptables default drop'
 have nft && nft list chains 2>/dev/null | grep -q 'hook input.*policy drop' && echo 'nftables default drop'
 
-info=$(have docker && docker info --format '{{json .}}' 2>/dev/null)
+info=$(have docker && timeout 15 docker info --format '{{json .}}' 2>/dev/null)
 section engine; printf '%s\n' "$info"
 section engine_kind
 docker=$(command -v docker)
@@ -39,17 +40,17 @@ case $docker in */snap/*) echo snap ;; esac # /snap/bin/docker is a link to /usr
 case $(readlink -f "$docker") in */podman) echo podman ;; esac
 [ -n "$docker" ] && head -c 2000 "$docker" | grep -q 'exec.*podman' && echo podman
 section containers
-[ -n "${info##*\"Containers\":0,*}" ] && docker ps --all --format '{{.State}}	{{.Names}}	{{.Label "tfdeploy.job"}}	{{.Label "tfdeploy.port"}}' 2>/dev/null
+[ -n "${info##*\"Containers\":0,*}" ] && timeout 15 docker ps --all --format '{{.State}}	{{.Names}}	{{.Label "tfdeploy.job"}}	{{.Label "tfdeploy.port"}}' 2>/dev/null
 
 section disk
 root=$(printf '%s' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
 [ -d "$root" ] || root=/var/lib
-df -Pk "$root"
+timeout 5 df -Pk "$root"
 
 section cards; grep -ls 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null
 section gpus
-have nvidia-smi && nvidia-smi --format=csv,noheader,nounits \
+have nvidia-smi && timeout 30 nvidia-smi --format=csv,noheader,nounits \
     --query-gpu=uuid,name,memory.total,memory.used,driver_version 2>/dev/null
-section gpu_processes; have nvidia-smi && nvidia-smi --query-compute-apps=gpu_uuid --format=csv,noheader 2>/dev/null
+section gpu_processes; have nvidia-smi && timeout 30 nvidia-smi --query-compute-apps=gpu_uuid --format=csv,noheader 2>/dev/null
 section toolkit; have nvidia-ctk && nvidia-ctk --version 2>/dev/null
 section clock_end; date +%s.%N
