@@ -79,6 +79,8 @@ def examine(inventory: Inventory, job: JobSpec, wishes: Wishes, passwords: Passw
 def _plan(inventory: Inventory, job: JobSpec, wishes: Wishes, known: Mapping[str, Facts]) -> Plan | InputError:
     """For the hosts that answered: what the others lack is said of them anyway."""
     answering = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name in known))
+    if not answering.hosts:
+        return InputError("no host could be entered", "See above")
     try:
         return plan.plan(answering, job, wishes, known)
     except InputError as error:
