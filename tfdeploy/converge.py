@@ -1,10 +1,12 @@
 """Playbooks through ansible-runner. The only importer of ansible_runner."""
 
 import contextlib
+import json
 import os
 import queue
 import shlex
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,6 +85,9 @@ def converge(
     """Run the playbook; everything ansible-runner writes is kept in `run_dir`, which is made anew."""
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True, mode=0o700)
+    # As a file: without files for secrets, ansible-runner forgets the settings it is given.
+    (run_dir / "env").mkdir()
+    (run_dir / "env/settings").write_text(json.dumps({"pexpect_timeout": SECONDS_TO_NOTICE_CANCEL}))
     passwords = {
         "--become-password-file": become_password,
         "--connection-password-file": login_password,
@@ -128,7 +133,6 @@ def _run(
                 verbosity=request.verbosity or None,
                 roles_path=str(paths.roles()),
                 envvars=_environment(len(request.hosts)),
-                settings={"pexpect_timeout": SECONDS_TO_NOTICE_CANCEL},
                 suppress_env_files=True,
                 event_handler=enqueue,
                 cancel_callback=cancelled.is_set,
@@ -153,11 +157,23 @@ def _run(
         except KeyboardInterrupt:
             cancelled.set()
     pool.shutdown()
+    if cancelled.is_set():
+        _end_what_is_left(run_dir)
     played.result()
     outcomes = tuple(outcome(host, seen, cancelled=cancelled.is_set()) for host in request.hosts)
     if not seen and not cancelled.is_set():
         raise TfdeployError(f"ansible-playbook did nothing: {_last_words(run_dir)}", f"See {run_dir}")
     return Convergence(outcomes, run_dir, cancelled.is_set())
+
+
+def _end_what_is_left(run_dir: Path) -> None:
+    """Ansible's workers are sessions of their own and outlive it. All that it started knows the run directory."""
+    mark = os.fsencode(run_dir)
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        pid = int(environment.parent.name)
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and mark in environment.read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
 
 def outcome(host: str, seen: Sequence[Progress], *, cancelled: bool) -> HostOutcome:

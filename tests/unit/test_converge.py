@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,21 @@ def test_the_run_directory_is_private_and_keeps_no_password(request_for: Request
     leaks = [path for path in run_dir.rglob("*") if path.is_file() and b"s3cret-canary" in path.read_bytes()]
     assert leaks == []
     assert not any(path.is_fifo() for path in run_dir.iterdir())
+
+
+def test_ctrl_c_ends_a_long_step_and_says_where_the_host_stands(request_for: Request, tmp_path: Path) -> None:
+    playbook = tmp_path / "long.yml"
+    playbook.write_text("- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Long\n      command: sleep 600\n")
+
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    request = Request(playbook, request_for.inventory, ["good"])
+    result = converge.converge(request, tmp_path / "run", on_progress=interrupt)
+    assert result.cancelled
+    assert result.outcomes == (HostOutcome("good", "cancelled", "Long"),)
+    left = subprocess.run(["pgrep", "-f", str(playbook)], capture_output=True, text=True)
+    assert left.stdout == ""
 
 
 def test_a_playbook_that_matched_nobody_is_not_good(request_for: Request, tmp_path: Path) -> None:
