@@ -17,6 +17,7 @@ from tfdeploy.errors import TfdeployError
 from tfdeploy.plan import Plan
 from tfdeploy.remote import Output, Remote
 from tfdeploy.task import Task
+from tfdeploy.wording import last_line
 
 SECONDS_TO_LISTEN = 60
 SECONDS_TO_CONNECT = 3
@@ -152,7 +153,7 @@ def _connect(source: Remote, wanted: Sequence[Edge], token: str) -> dict[Edge, s
     targets = [(edge.target.address, edge.target.port, token[::-1]) for edge in wanted]
     output = source.run(script(CONNECT, targets, token, SECONDS_TO_CONNECT), root=False)
     found = dict(_answers(output.stdout))
-    why = remote.last_line(output.stderr) or "it could not be tried"
+    why = last_line(output.stderr) or "it could not be tried"
     results = {edge: found.get((edge.target.address, edge.target.port), why) for edge in wanted}
     return {edge: "" if result == "ok" else result for edge, result in results.items()}
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tfdeploy.errors import InputError, TfdeployError, UnreachableError
 from tfdeploy.inventory import Connection, Host, Secret
+from tfdeploy.wording import last_line
 
 if TYPE_CHECKING:
     import fabric
@@ -294,12 +295,6 @@ def _output(host: str, code: int, stdout: bytes, stderr: bytes) -> Output:
     if not mark:
         raise HostUnreachable(host, sudo_failure(errors) or Cause.DROPPED, last_line(errors or begun))
     return Output(code, rest, errors)
-
-
-def last_line(text: str) -> str:
-    """For the user's eyes: without what a terminal would obey."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "".join(character for character in lines[-1] if character.isprintable()) if lines else ""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How amounts and lists are said in messages and tables. Pure."""
+"""How amounts, lists and other programs' words are said in messages and tables. Pure."""
 
 from collections.abc import Iterable
 
@@ -19,3 +19,9 @@ def some(things: Iterable[str], separator: str = ", ") -> str:
     listed = list(things)
     more = f"{separator}and {len(listed) - 5} more" if len(listed) > 5 else ""
     return separator.join(listed[:5]) + more
+
+
+def last_line(text: str) -> str:
+    """For the user's eyes: without what a terminal would obey."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "".join(character for character in lines[-1] if character.isprintable()) if lines else ""

@@ -76,10 +76,14 @@ def lab(engine: None, tmp_path: Path) -> Iterator[LabUnderTest]:
     made("down", check=False)
 
 
-@pytest.fixture(scope="module")
-def hosts(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
-    """Three hosts that are up, for tests that leave them as they were."""
-    made = LabUnderTest("hosts", tmp_path_factory.mktemp("hosts"))
+def three_hosts(name: str, directory: Path) -> Iterator[LabUnderTest]:
+    made = LabUnderTest(name, directory)
     made("up", "--hosts", "3")
     yield made
     made("down")
+
+
+@pytest.fixture(scope="module")
+def hosts(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
+    """Three hosts that are up, for tests that leave them as they were."""
+    yield from three_hosts("hosts", tmp_path_factory.mktemp("hosts"))

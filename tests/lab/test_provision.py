@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import TFDEPLOY
-from tests.lab.conftest import LabUnderTest
+from tests.lab.conftest import LabUnderTest, three_hosts
 from tfdeploy.lab import machine
 
 pytestmark = pytest.mark.lab
@@ -23,10 +23,7 @@ THEIRS = (
 
 @pytest.fixture(scope="module")
 def bare(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
-    made = LabUnderTest("bare", tmp_path_factory.mktemp("bare"))
-    made("up", "--hosts", "3")
-    yield made
-    made("down")
+    yield from three_hosts("bare", tmp_path_factory.mktemp("bare"))
 
 
 def provision(lab: LabUnderTest, *words: str, inventory: str = "lab.ini") -> tuple[int, dict[str, Any]]:
@@ -59,8 +56,9 @@ def test_a_dry_run_changes_nothing(bare: LabUnderTest) -> None:
 
 
 def test_hosts_that_cannot_be_entered_are_each_named_with_why(bare: LabUnderTest) -> None:
-    password = bare.in_container(1, "cat /etc/hostname") and _become_password(bare)
-    inventory = changed_inventory(bare, f"ansible_become_password={password}", "ansible_become_password=wrong")
+    inventory = changed_inventory(
+        bare, f"ansible_become_password={_become_password(bare)}", "ansible_become_password=wrong"
+    )
     text = (bare.directory / inventory).read_text()
     address = bare.status()["hosts"][0]["address"]
     (bare.directory / inventory).write_text(
@@ -173,6 +171,14 @@ def test_an_engine_that_was_stopped_is_started_again(bare: LabUnderTest) -> None
     assert code == 0
     assert states(result)["bare-2"] == "changed"
     assert bare.in_container(2, "systemctl is-active docker") == "active"
+
+
+def test_a_tool_that_is_missing_beside_a_good_engine_is_installed(bare: LabUnderTest) -> None:
+    bare.in_container(1, "apt-get -qq -y purge rsync")
+    code, result = provision(bare)
+    assert code == 0
+    assert next(host["reasons"] for host in result["hosts"] if host["host"] == "bare-1") == ["no rsync"]
+    assert bare.in_container(1, "command -v rsync") == "/usr/bin/rsync"
 
 
 def doctor(lab: LabUnderTest, *words: str) -> tuple[int, dict[tuple[str, str], dict[str, str]]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdeploy import remote
+from tfdeploy import remote, wording
 from tfdeploy.errors import InputError, TfdeployError
 from tfdeploy.inventory import Connection, Host, Secret
 from tfdeploy.remote import Cause, HostUnreachable, Output, Passwords, Remote, Route
@@ -373,8 +373,8 @@ def test_any_login_shell_can_read_the_command(root: bool, password: bool) -> Non
 
 
 def test_the_last_line_has_nothing_that_a_terminal_would_obey() -> None:
-    assert remote.last_line("a\n \x1b[31mred\x07 \n\n") == "[31mred"
-    assert remote.last_line("") == ""
+    assert wording.last_line("a\n \x1b[31mred\x07 \n\n") == "[31mred"
+    assert wording.last_line("") == ""
 
 
 # --- who is entered, and with what ---

@@ -113,44 +113,25 @@ def down(name: str) -> None:
         report.done(f"the lab {name!r} is gone; the host image is kept for the next one")
 
 
-@lab.command()
-@name_option
-@click.argument("host")
-def kill(name: str, host: str) -> None:
-    """Power loss on HOST."""
-    from tfdeploy.lab import verbs
+def _fault(verb: str, explanation: str) -> click.Command:
+    @click.command(verb, help=explanation)
+    @name_option
+    @click.argument("host")
+    def command(name: str, host: str) -> None:
+        from tfdeploy.lab import verbs
 
-    verbs.kill(name, host)
+        getattr(verbs, verb)(name, host)
 
-
-@lab.command()
-@name_option
-@click.argument("host")
-def start(name: str, host: str) -> None:
-    """Power on again, and wait for the boot."""
-    from tfdeploy.lab import verbs
-
-    verbs.start(name, host)
+    return command
 
 
-@lab.command()
-@name_option
-@click.argument("host")
-def cut(name: str, host: str) -> None:
-    """Partition: HOST runs on, but no packet reaches or leaves it."""
-    from tfdeploy.lab import verbs
-
-    verbs.cut(name, host)
-
-
-@lab.command()
-@name_option
-@click.argument("host")
-def heal(name: str, host: str) -> None:
-    """End the partition."""
-    from tfdeploy.lab import verbs
-
-    verbs.heal(name, host)
+for verb, explanation in {
+    "kill": "Power loss on HOST.",
+    "start": "Power on again, and wait for the boot.",
+    "cut": "Partition: HOST runs on, but no packet reaches or leaves it.",
+    "heal": "End the partition.",
+}.items():
+    lab.add_command(_fault(verb, explanation))
 
 
 @lab.command()

@@ -110,7 +110,7 @@ def _make(image: str, words: tuple[str, ...], report: Report) -> None:
     if bootstrap.wait() or load.returncode:
         machine.succeeds((*machine.docker_words(), "rmi", unfinished))
         errors = [text for text in said if text.startswith("E: ")] if bootstrap.returncode else []
-        cause = errors[0] if errors else machine.last_line(load_said)
+        cause = errors[0] if errors else machine.last_words(load_said)
         raise TfdeployError(f"the lab's host image could not be made: {cause}", "Nothing of it was kept")
     machine.docker("tag", unfinished, image)
     machine.docker("rmi", unfinished)

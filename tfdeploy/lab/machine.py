@@ -14,6 +14,7 @@ from typing import IO, Any
 from tfdeploy import converge, paths
 from tfdeploy.errors import TfdeployError
 from tfdeploy.report import Report
+from tfdeploy.wording import last_line
 
 TOOLS = ("mmdebstrap", "ssh", "ssh-keygen", "ip", "tc")
 SBIN = ":/usr/local/sbin:/usr/sbin:/sbin"
@@ -33,7 +34,7 @@ def run(words: Sequence[str], *, data: bytes | None = None) -> str:
     """The command's standard output; its own words in the error where it fails."""
     done = subprocess.run(words, input=data, capture_output=True, env=_environment())
     if done.returncode:
-        raise TfdeployError(f"`{words_shown(words)}` failed: {last_line(done.stderr or done.stdout)}")
+        raise TfdeployError(f"`{words_shown(words)}` failed: {last_words(done.stderr or done.stdout)}")
     return done.stdout.decode(errors="replace")
 
 
@@ -141,7 +142,7 @@ def _become_root(ask_password: Callable[[], str]) -> str:
     password = ask_password()
     done = subprocess.run(("sudo", "-S", "-v", "-p", ""), input=f"{password}\n".encode(), capture_output=True)
     if done.returncode:
-        raise TfdeployError(f"sudo refused: {last_line(done.stderr)}", "Try again with the right password")
+        raise TfdeployError(f"sudo refused: {last_words(done.stderr)}", "Try again with the right password")
     return password
 
 
@@ -194,9 +195,8 @@ def free_bytes() -> tuple[str, int]:
     return root, shutil.disk_usage(known).free
 
 
-def last_line(output: bytes) -> str:
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+def last_words(output: bytes) -> str:
+    return last_line(output.decode(errors="replace")) or "it said nothing"
 
 
 def words_shown(words: Sequence[str]) -> str:
