@@ -12,7 +12,7 @@ from tfdeploy.facts import Facts
 from tfdeploy.inventory import Host, Inventory
 from tfdeploy.plan import Plan, Wishes
 from tfdeploy.provision import TOLERATED_CLOCK_OFFSET
-from tfdeploy.remote import Cause, HostUnreachable, Passwords
+from tfdeploy.remote import Cause, Credentials, HostUnreachable
 from tfdeploy.room import is_loopback
 from tfdeploy.spec import JobSpec
 from tfdeploy.wording import counted, show_size, some
@@ -58,9 +58,9 @@ class Diagnosis:
         return 1 if any(finding.state == "failed" for finding in self.findings) else 0
 
 
-def examine(inventory: Inventory, job: JobSpec, wishes: Wishes, passwords: Passwords) -> Diagnosis:
+def examine(inventory: Inventory, job: JobSpec, wishes: Wishes, credentials: Credentials) -> Diagnosis:
     """Enter every host, read its facts, try every edge of the plan. Nothing is changed anywhere."""
-    with remote.entered(inventory.hosts, passwords) as entered:
+    with remote.entered(inventory.hosts, credentials) as entered:
         answers = facts.of_all(entered)
         planned = _plan(inventory, job, wishes, remote.answered(answers))
         tried = edges.attempt(edges.edges(planned), remote.answered(entered)) if isinstance(planned, Plan) else {}

@@ -15,7 +15,7 @@ from typing import Any
 from tfdeploy import remote
 from tfdeploy.errors import TfdeployError
 from tfdeploy.plan import Plan
-from tfdeploy.remote import Output, Remote
+from tfdeploy.remote import Output, Runs
 from tfdeploy.task import Task
 from tfdeploy.wording import last_line
 
@@ -117,7 +117,7 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
     return tuple(dict.fromkeys(Edge(source.host, target) for source, target in pairs if source.host != target.host))
 
 
-def attempt(wanted: Sequence[Edge], remotes: Mapping[str, Remote]) -> dict[Edge, str]:
+def attempt(wanted: Sequence[Edge], remotes: Mapping[str, Runs]) -> dict[Edge, str]:
     """Each edge with nothing where it is open, or with what is in the way. Only entered hosts take part."""
     reachable = [edge for edge in wanted if edge.source in remotes and edge.target.host in remotes]
     ports: dict[str, set[int]] = {}
@@ -149,7 +149,7 @@ def script(template: str, what: object, token: str, seconds: float) -> str:
     return template.replace("SETTINGS", json.dumps([what, token, seconds]))
 
 
-def _connect(source: Remote, wanted: Sequence[Edge], token: str) -> dict[Edge, str]:
+def _connect(source: Runs, wanted: Sequence[Edge], token: str) -> dict[Edge, str]:
     targets = [(edge.target.address, edge.target.port, token[::-1]) for edge in wanted]
     output = source.run(script(CONNECT, targets, token, SECONDS_TO_CONNECT), root=False)
     found = dict(_answers(output.stdout))
@@ -179,5 +179,5 @@ def _rows(printed: str, length: int) -> Iterator[list[Any]]:
                 yield row
 
 
-def _stop(host: Remote, ports: set[int], token: str) -> None:
+def _stop(host: Runs, ports: set[int], token: str) -> None:
     host.run(script(STOP, sorted(ports), token, SECONDS_TO_CONNECT), root=False)

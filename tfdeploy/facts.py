@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tfdeploy.errors import TfdeployError
 
 if TYPE_CHECKING:
-    from tfdeploy.remote import Remote
+    from tfdeploy.remote import Runs
 
 # Bridges and the like that an engine makes: peers do not reach a task there, unless the inventory says so.
 INNER_INTERFACES = ("docker", "podman", "br-", "veth", "virbr", "lx", "cni", "flannel", "cali", "tun", "tailscale")
@@ -118,7 +118,7 @@ class Facts:
     """The digest that the last whole convergence left."""
 
 
-def ask(remote: "Remote") -> Facts:
+def ask(remote: "Runs") -> Facts:
     """One round trip."""
     before = time.time()
     output = remote.run(_script())
@@ -128,7 +128,7 @@ def ask(remote: "Remote") -> Facts:
     return parse(output.stdout, before=before, after=after)
 
 
-def of_all(entered: Mapping[str, "Remote | TfdeployError"]) -> dict[str, Facts | TfdeployError]:
+def of_all(entered: Mapping[str, "Runs | TfdeployError"]) -> dict[str, Facts | TfdeployError]:
     """Every host's facts, or why there are none."""
     from tfdeploy import remote
 

@@ -15,7 +15,7 @@ from tfdeploy.converge import Convergence, HostOutcome, Progress
 from tfdeploy.errors import TfdeployError
 from tfdeploy.facts import Facts
 from tfdeploy.inventory import Host, Inventory, Vault
-from tfdeploy.remote import Cause, HostUnreachable, Passwords
+from tfdeploy.remote import Cause, Credentials, HostUnreachable
 from tfdeploy.wording import show_size
 
 TOLERATED_CLOCK_OFFSET = 1.0
@@ -96,7 +96,7 @@ class Choices:
 def provision(
     sources: Sequence[str],
     inventory: Inventory,
-    passwords: Passwords,
+    credentials: Credentials,
     choices: Choices,
     vault: Vault,
     *,
@@ -105,7 +105,7 @@ def provision(
     on_output: Callable[[str], None] = lambda text: None,
 ) -> Provisioning:
     """Look at all hosts, converge those that need it, and say what became of each."""
-    found = look(inventory.hosts, passwords)
+    found = look(inventory.hosts, credentials)
     wanted = digest(choices.extra_vars)
     reasons = {
         host: needs(answer, wanted) or (("asked for",) if choices.explicit else ())
@@ -131,8 +131,8 @@ def provision(
     convergence = converge.converge(
         request,
         new_run("provision"),
-        become_password=passwords.become.value if passwords.become else "",
-        login_password=passwords.login.value if passwords.login else "",
+        become_password=credentials.become.value if credentials.become else "",
+        login_password=credentials.login.value if credentials.login else "",
         vault_password=vault.password.value if vault.password else "",
         on_progress=on_progress,
         on_output=on_output,
@@ -140,11 +140,11 @@ def provision(
     return Provisioning(found, todo, convergence)
 
 
-def look(hosts: Sequence[Host], passwords: Passwords) -> dict[str, Facts | TfdeployError]:
+def look(hosts: Sequence[Host], credentials: Credentials) -> dict[str, Facts | TfdeployError]:
     """Every host's facts, or why it cannot be worked on."""
 
     def one(host: Host) -> Facts:
-        entered = remote.enter(host, passwords)
+        entered = remote.enter(host, credentials)
         try:
             return facts.ask(entered)
         finally:

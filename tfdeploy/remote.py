@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import select
 import shlex
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from tfdeploy import paths
 from tfdeploy.errors import InputError, TfdeployError, UnreachableError
 from tfdeploy.inventory import Connection, Host, Secret
 from tfdeploy.wording import last_line
@@ -32,6 +34,14 @@ if TYPE_CHECKING:
 SECONDS_TO_CONNECT = 10
 TRIES_AFTER_A_RESET = 4
 AT_ONCE = 32
+# A machine that fell silent is noticed after so long, whatever we wait for.
+SECONDS_OF_SILENCE = 20
+SECONDS_BETWEEN_SIGNS_OF_LIFE = 5
+
+HOME = "/var/lib/tfdeploy"
+"""Where a host keeps its jobs."""
+HERE = "here"
+"""The connection of `up --local`: this machine, as this user."""
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -59,7 +69,7 @@ REMEDIES: Mapping[Cause, str] = {
     Cause.TIMEOUT: "Is the machine on, and is its address right (ansible_host)?",
     Cause.NO_ROUTE: "Is the machine on, and is its address right (ansible_host)?",
     Cause.NAME_UNKNOWN: "Give its address as ansible_host in the inventory",
-    Cause.KEY_UNKNOWN: "Log in once with `ssh` and accept its key, or add it to known_hosts",
+    Cause.KEY_UNKNOWN: "Log in once with `ssh` and accept its key, or take it now with --accept-new-host-keys",
     Cause.KEY_CHANGED: "Make sure that it is the machine you mean, then `ssh-keygen -R` its name",
     Cause.LOGIN: "Give the right user and key in the inventory (ansible_user, ansible_ssh_private_key_file), or -k",
     Cause.SUDO_PASSWORD_MISSING: "Give it with -K, or as ansible_become_password in the inventory",
@@ -106,20 +116,49 @@ class Output:
     stderr: str
 
 
-class Remote(Protocol):
-    """An entered host."""
+class Runs(Protocol):
+    """Whatever scripts can be run on."""
 
-    def run(self, script: str, *, root: bool = True) -> Output: ...
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
+        """A script to its end, or given up after so many seconds."""
 
     def close(self) -> None: ...
 
 
+class Remote(Runs, Protocol):
+    """An entered host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def home(self) -> str:
+        """Where it keeps its jobs."""
+
+    @property
+    def new_key(self) -> str:
+        """The fingerprint of a host key that was taken at first sight; mostly nothing."""
+
+    def stream(self, script: str, on_line: Callable[[str], None], stop: threading.Event) -> Output:
+        """A script whose lines are handed on as they come. It ends on its own, or soon after `stop` is set.
+
+        Its standard input stays open for as long as we are there: `leash` in host.sh ends what would go on without us.
+        """
+
+    def feed(self, command: str, chunks: Iterable[bytes]) -> Output:
+        """One command, as root, with data on its standard input."""
+
+
 @dataclass(frozen=True)
-class Passwords:
-    """What the user typed for -k and -K; the inventory's own passwords come first."""
+class Credentials:
+    """What the user gave to enter hosts: -k, -K, and leave to take unknown host keys at first sight.
+
+    The inventory's own passwords come first.
+    """
 
     login: Secret | None = None
     become: Secret | None = None
+    accept_new_host_keys: bool = False
 
     def for_host(self, connection: Connection) -> Connection:
         return replace(
@@ -144,11 +183,13 @@ class Route:
     agent: bool = True
 
 
-def enter(host: Host, passwords: Passwords | None = None) -> Remote:
+def enter(host: Host, credentials: Credentials | None = None) -> Remote:
     """A connection to the host, with its key checked; it stays open until it is closed."""
-    connection = (passwords or Passwords()).for_host(host.connection)
+    connection = (credentials or Credentials()).for_host(host.connection)
     if connection.become_password and "\n" in connection.become_password.value:
         raise InputError("its sudo password has a line break in it", "Give it without", where=host.name)
+    if connection.connection == HERE:
+        return _Here(host.name, connection)
     if connection.connection == "local":
         return _Local(host.name, connection)
     if connection.connection not in ("ssh", "paramiko", "paramiko_ssh", "smart"):
@@ -163,13 +204,13 @@ def enter(host: Host, passwords: Passwords | None = None) -> Remote:
             "Use sudo to root, or log in as root",
             where=host.name,
         )
-    return _Ssh(host.name, connection, _connect(host.name, connection))
+    return _connect(host.name, connection, accept_new=bool(credentials and credentials.accept_new_host_keys))
 
 
 @contextlib.contextmanager
-def entered(hosts: Iterable[Host], passwords: Passwords) -> Iterator[dict[str, Remote | TfdeployError]]:
+def entered(hosts: Iterable[Host], credentials: Credentials) -> Iterator[dict[str, Remote | TfdeployError]]:
     """All hosts at once, kept open until the end; a host that could not be entered has its error for an answer."""
-    remotes = on_each({host.name: host for host in hosts}, lambda host: enter(host, passwords))
+    remotes = on_each({host.name: host for host in hosts}, lambda host: enter(host, credentials))
     try:
         yield remotes
     finally:
@@ -252,19 +293,19 @@ def _paths(listed: str) -> list[str]:
     return []
 
 
-def shell(*, root: bool, password: bool) -> str:
+def shell(*, root: bool, password: bool, command: str = "sh -s") -> str:
     """The command that reads a script on standard input. With a password, some lines go ahead of the script.
 
     sudo reads the password from the first, and if it is wrong, the empty ones behind it: never the script. Where no
     password is needed, the first is thrown away. The user's own shell, whatever it is, only sees one quoted word.
     """
     if not root:
-        return "exec sh -s"
+        return f"exec {command}"
     skip = "IFS= read -r _; " if password else ""
-    ask = "exec sudo -S -p '' sh -s" if password else "exec sudo -n sh -s"
+    ask = f"exec sudo -S -p '' {command}" if password else f"exec sudo -n {command}"
     script = (
-        f'if [ "$(id -u)" = 0 ]; then {skip}exec sh -s; '
-        f"elif sudo -n true </dev/null 2>/dev/null; then {skip}exec sudo -n sh -s; "
+        f'if [ "$(id -u)" = 0 ]; then {skip}exec {command}; '
+        f"elif sudo -n true </dev/null 2>/dev/null; then {skip}exec sudo -n {command}; "
         f"else {ask}; fi"
     )
     return f"exec sh -c {shlex.quote(f'export LC_ALL=C; {script}')}"
@@ -302,19 +343,59 @@ class _Ssh:
     name: str
     connection: Connection
     client: "fabric.Connection" = field(repr=False)
+    new_key: str = ""
+    home: str = HOME
 
-    def run(self, script: str, *, root: bool = True) -> Output:
-        import paramiko
-
-        password = self.connection.become_password if root else None
-        try:
-            channel = self.client.transport.open_session()
-            channel.exec_command(shell(root=root, password=password is not None))
-            with contextlib.suppress(OSError):  # sudo may have gone before it read everything
-                channel.sendall(_Input(script, password).encoded())
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
+        with self._begun(script, root=root) as channel, _limit(seconds, channel.close):
             channel.shutdown_write()
             stdout, stderr = _drain(channel)
-            return _output(self.name, channel.recv_exit_status(), stdout, stderr)
+            code = channel.recv_exit_status()
+            if code < 0:
+                raise HostUnreachable(self.name, Cause.DROPPED, "it did not say how the script ended")
+            return _output(self.name, code, stdout, stderr)
+
+    def stream(self, script: str, on_line: Callable[[str], None], stop: threading.Event) -> Output:
+        with self._begun(script, root=True) as channel:
+            errors, reader = _aside(channel)
+            _hand_on(_channel_chunks(channel), on_line, stop)
+            if stop.is_set():
+                channel.close()
+            reader.join()
+            return Output(0 if stop.is_set() else channel.recv_exit_status(), "", b"".join(errors).decode())
+
+    def feed(self, command: str, chunks: Iterable[bytes]) -> Output:
+        password = self.connection.become_password
+        with self._session(shell(root=True, password=password is not None, command=command)) as channel:
+            said: list[bytes] = []
+            reader = threading.Thread(target=lambda: said.append(channel.makefile("rb").read()))
+            errors, error_reader = _aside(channel)
+            reader.start()
+            with contextlib.suppress(OSError):  # it may end before it has read everything
+                for chunk in _after_password(password, chunks):
+                    channel.sendall(chunk)
+            channel.shutdown_write()
+            reader.join()
+            error_reader.join()
+            return Output(channel.recv_exit_status(), b"".join(said).decode(), b"".join(errors).decode())
+
+    @contextlib.contextmanager
+    def _begun(self, script: str, *, root: bool) -> Iterator[Any]:
+        """A session that has heard the script; its standard input is still open."""
+        password = self.connection.become_password if root else None
+        with self._session(shell(root=root, password=password is not None)) as channel:
+            with contextlib.suppress(OSError):  # sudo may have gone before it read everything
+                channel.sendall(_Input(script, password).encoded())
+            yield channel
+
+    @contextlib.contextmanager
+    def _session(self, command: str) -> Iterator[Any]:
+        import paramiko
+
+        try:
+            channel = self.client.transport.open_session()
+            channel.exec_command(command)
+            yield channel
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise HostUnreachable(self.name, Cause.DROPPED, str(error)) from None
 
@@ -322,38 +403,151 @@ class _Ssh:
         self.client.close()
 
 
+def _after_password(password: Secret | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    if password:
+        yield f"{password.value}\n".encode()
+    yield from chunks
+
+
 def _drain(channel: Any) -> tuple[bytes, bytes]:
     """Both streams to their ends, side by side: a full one would stop the other."""
-    errors: list[bytes] = []
-    reader = threading.Thread(target=lambda: errors.append(channel.makefile_stderr("rb").read()))
-    reader.start()
+    errors, reader = _aside(channel)
     said = channel.makefile("rb").read()
     reader.join()
     return said, b"".join(errors)
+
+
+def _aside(channel: Any) -> tuple[list[bytes], threading.Thread]:
+    """Standard error, read by a thread of its own."""
+    errors: list[bytes] = []
+    reader = threading.Thread(target=lambda: errors.append(channel.makefile_stderr("rb").read()), daemon=True)
+    reader.start()
+    return errors, reader
+
+
+@contextlib.contextmanager
+def _limit(seconds: float | None, give_up: Callable[[], None]) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, give_up)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _channel_chunks(channel: Any) -> Iterator[bytes | None]:
+    """What comes, and None now and then while nothing does."""
+    channel.settimeout(0.2)
+    while True:
+        try:
+            chunk = channel.recv(65536)
+        except TimeoutError:
+            yield None
+            continue
+        if not chunk:
+            return
+        yield chunk
+
+
+def _hand_on(chunks: Iterable[bytes | None], on_line: Callable[[str], None], stop: threading.Event) -> None:
+    """Whole lines; the mark that a script begins with is not one of them."""
+    rest, begun = b"", False
+    for chunk in chunks:
+        if stop.is_set():
+            return
+        *lines, rest = (rest + (chunk or b"")).split(b"\n")
+        for line in lines:
+            if begun:
+                on_line(line.decode(errors="replace"))
+            begun = begun or line == _Input.MARK.encode()
+    if rest:
+        on_line(rest.decode(errors="replace"))
 
 
 @dataclass
 class _Local:
     name: str
     connection: Connection
+    new_key: str = ""
+    home: str = HOME
 
-    def run(self, script: str, *, root: bool = True) -> Output:
-        password = self.connection.become_password if root else None
-        words = ("sh", "-c", shell(root=root, password=password is not None))
-        done = subprocess.run(words, input=_Input(script, password).encoded(), capture_output=True)
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
+        words, password = self._words(root=root)
+        given = _Input(script, password).encoded()
+        try:
+            done = subprocess.run(words, input=given, capture_output=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise HostUnreachable(self.name, Cause.TIMEOUT, f"a script did not end within {seconds:g} s") from None
         return _output(self.name, done.returncode, done.stdout, done.stderr)
+
+    def stream(self, script: str, on_line: Callable[[str], None], stop: threading.Event) -> Output:
+        words, password = self._words(root=True)
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdin
+            assert process.stdout
+            assert process.stderr
+            process.stdin.write(_Input(script, password).encoded())
+            process.stdin.flush()
+            _hand_on(_pipe_chunks(process.stdout.fileno()), on_line, stop)
+            process.stdin.close()
+            errors = process.stderr.read().decode(errors="replace")
+        return Output(process.returncode, "", errors)
+
+    def feed(self, command: str, chunks: Iterable[bytes]) -> Output:
+        password = self.connection.become_password
+        words = ("sh", "-c", shell(root=True, password=password is not None, command=command))
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            assert process.stdin
+            assert process.stdout
+            with contextlib.suppress(OSError):
+                for chunk in _after_password(password, chunks):
+                    process.stdin.write(chunk)
+            process.stdin.close()
+            said = process.stdout.read().decode(errors="replace")
+        return Output(process.returncode, said, said)
+
+    def _words(self, *, root: bool) -> tuple[tuple[str, ...], Secret | None]:
+        password = self.connection.become_password if root else None
+        return ("sh", "-c", shell(root=root, password=password is not None)), password
 
     def close(self) -> None:
         pass
 
 
-def _connect(name: str, connection: Connection) -> "fabric.Connection":
+def _pipe_chunks(descriptor: int) -> Iterator[bytes | None]:
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], 0.2)
+        chunk = os.read(descriptor, 65536) if ready else None
+        if chunk == b"":
+            return
+        yield chunk
+
+
+@dataclass
+class _Here(_Local):
+    """This machine as this user: nothing is done as root, and jobs are kept with the user's own things."""
+
+    home: str = field(default_factory=lambda: str(paths.state() / "local"))
+
+    def _words(self, *, root: bool) -> tuple[tuple[str, ...], Secret | None]:
+        return super()._words(root=False)
+
+
+def _connect(name: str, connection: Connection, *, accept_new: bool) -> _Ssh:
     import paramiko
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
     way = _ask_openssh(name, connection)
     for attempt in range(TRIES_AFTER_A_RESET):
         client = _client(name, way, connection)
+        taken: list[str] = []
+        if accept_new:
+            client.client.set_missing_host_key_policy(_take_key(way, taken))
         try:
             client.open()
             break
@@ -369,9 +563,30 @@ def _connect(name: str, connection: Connection) -> "fabric.Connection":
             time.sleep(0.2 * 2**attempt * (1 + os.urandom(1)[0] / 256))
         except OSError as error:
             raise HostUnreachable(name, _cause(error), f"{way.hostname}:{way.port}") from None
+    client.transport.set_keepalive(SECONDS_BETWEEN_SIGNS_OF_LIFE)
     with contextlib.suppress(AttributeError, OSError):  # a channel through a jump host is no socket
         client.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return client
+        client.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SECONDS_OF_SILENCE * 1000)
+    return _Ssh(name, connection, client, new_key="".join(taken))
+
+
+def _take_key(way: Route, taken: list[str]) -> Any:
+    """Writes an unknown host key to the user's known_hosts, as OpenSSH does with StrictHostKeyChecking=accept-new."""
+    import paramiko
+
+    class Take(paramiko.MissingHostKeyPolicy):
+        def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+            file = Path(way.known_hosts[0] if way.known_hosts else "~/.ssh/known_hosts").expanduser()
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            line = f"{hostname} {key.get_name()} {key.get_base64()}\n".encode()
+            descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+            taken.append(key.fingerprint)
+
+    return Take()
 
 
 def _cause(error: BaseException) -> Cause:

@@ -12,7 +12,7 @@ from tfdeploy.errors import InputError, TfdeployError
 from tfdeploy.facts import Engine, Facts, Interface, System
 from tfdeploy.inventory import Connection, Host, Inventory
 from tfdeploy.plan import Plan, Wishes, plan
-from tfdeploy.remote import Cause, HostUnreachable, Passwords
+from tfdeploy.remote import Cause, Credentials, HostUnreachable
 from tfdeploy.spec import JobSpec
 from tfdeploy.task import Task
 
@@ -285,7 +285,7 @@ def test_findings_as_rows_have_all_their_words() -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Facts | TfdeployError]:
     """What the hosts answer, instead of being entered; every edge between them is open."""
     given: dict[str, Facts | TfdeployError] = {}
-    monkeypatch.setattr(remote, "enter", lambda host, passwords: Entered())
+    monkeypatch.setattr(remote, "enter", lambda host, credentials: Entered())
     monkeypatch.setattr(facts, "of_all", lambda entered: given)
     monkeypatch.setattr(edges, "attempt", lambda wanted, remotes: dict.fromkeys(wanted, ""))
     return given
@@ -300,7 +300,7 @@ class Entered:
 
 def examine(inventory: Inventory, answers: Mapping[str, Facts | TfdeployError], wishes: Wishes) -> Diagnosis:
     assert list(answers) == [host.name for host in inventory.hosts]
-    return doctor.examine(inventory, JOB, wishes, Passwords())
+    return doctor.examine(inventory, JOB, wishes, Credentials())
 
 
 def test_the_plan_and_its_edges_are_for_the_hosts_that_answered(
@@ -326,7 +326,7 @@ def test_a_job_that_does_not_fit_still_has_its_hosts_looked_at(
 
 def test_a_job_that_cannot_be_planned_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "of_all", lambda entered: {"a": GOOD})
-    monkeypatch.setattr(remote, "enter", lambda host, passwords: NO_PLAN)
-    diagnosis = doctor.examine(Inventory((HOST,), {"all": ("a",)}), JOB, Wishes(ps=5), Passwords())
+    monkeypatch.setattr(remote, "enter", lambda host, credentials: NO_PLAN)
+    diagnosis = doctor.examine(Inventory((HOST,), {"all": ("a",)}), JOB, Wishes(ps=5), Credentials())
     assert diagnosis.exit_code == 1
     assert (diagnosis.findings[-1].host, diagnosis.findings[-1].check) == ("job", "plan")

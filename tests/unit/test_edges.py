@@ -101,7 +101,7 @@ class Shell:
     noise: str = ""
     hung: list[str] = field(default_factory=list)
 
-    def run(self, script: str, *, root: bool = True) -> Output:
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
         assert not root
         try:
             done = subprocess.run(
@@ -123,12 +123,12 @@ class Shell:
 class Lost(Shell):
     """Stands in for a host whose connection went away."""
 
-    def run(self, script: str, *, root: bool = True) -> Output:
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
         raise HostUnreachable("lost", Cause.DROPPED)
 
 
 class WithoutPython(Shell):
-    def run(self, script: str, *, root: bool = True) -> Output:
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
         return Output(127, "", "sh: 1: python3: not found\n")
 
 

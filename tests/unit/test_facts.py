@@ -265,7 +265,7 @@ class Told:
 
     output: Output
 
-    def run(self, script: str, *, root: bool = True) -> Output:
+    def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
         return self.output
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from tfdeploy.errors import TfdeployError
 from tfdeploy.facts import Engine, Facts
 from tfdeploy.inventory import Connection, Host, Inventory, Vault
 from tfdeploy.provision import Choices, Provisioning
-from tfdeploy.remote import Cause, HostUnreachable, Passwords
+from tfdeploy.remote import Cause, Credentials, HostUnreachable
 
 GOOD = Facts(
     cpus=4,
@@ -268,9 +268,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def provisioned(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, Facts | TfdeployError], sources: Sequence[str], choices: Choices
 ) -> Provisioning:
-    monkeypatch.setattr(provision, "look", lambda hosts, passwords: found)
+    monkeypatch.setattr(provision, "look", lambda hosts, credentials: found)
     inventory = Inventory(tuple(Host(name, Connection(name)) for name in found))
-    return provision.provision(sources, inventory, Passwords(), choices, Vault())
+    return provision.provision(sources, inventory, Credentials(), choices, Vault())
 
 
 def test_only_hosts_that_need_it_are_converged(monkeypatch: pytest.MonkeyPatch, told: Told, here: Path) -> None:

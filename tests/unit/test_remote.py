@@ -13,7 +13,7 @@ import pytest
 from tfdeploy import remote, wording
 from tfdeploy.errors import InputError, TfdeployError
 from tfdeploy.inventory import Connection, Host, Secret
-from tfdeploy.remote import Cause, HostUnreachable, Output, Passwords, Remote, Route
+from tfdeploy.remote import Cause, Credentials, HostUnreachable, Output, Remote, Route
 
 Asked = Callable[..., Route]
 
@@ -236,7 +236,7 @@ def test_sudos_own_words_tell_the_cause(said: str, cause: Cause | None) -> None:
 
 
 SUDO = """#!/bin/sh
-# Stands in for sudo. RULE says what the sudoers file would; what it reads as passwords is kept in HEARD.
+# Stands in for sudo. RULE says what the sudoers file would; what it reads as credentials is kept in HEARD.
 case $1 in
 -n)
     shift
@@ -266,7 +266,7 @@ SECRET = "pa ss'\"$HOME`"
 
 @pytest.fixture
 def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for sudo and id first in PATH; the file where sudo writes what it took for passwords."""
+    """Stand-ins for sudo and id first in PATH; the file where sudo writes what it took for credentials."""
     for name, text in (("sudo", SUDO), ("id", ID)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -399,16 +399,16 @@ def test_a_password_with_a_line_break_is_refused_because_its_rest_would_be_a_com
 
 
 def test_the_inventorys_passwords_come_before_the_typed_ones() -> None:
-    typed = Passwords(Secret("typed login"), Secret("typed become"))
+    typed = Credentials(Secret("typed login"), Secret("typed become"))
     given = Connection("h", password=Secret("login"), become_password=Secret("become"))
     assert typed.for_host(given) == given
     assert typed.for_host(Connection("h")).password == Secret("typed login")
     assert typed.for_host(Connection("h")).become_password == Secret("typed become")
-    assert Passwords().for_host(Connection("h")) == Connection("h")
+    assert Credentials().for_host(Connection("h")) == Connection("h")
 
 
 def test_no_password_shows_in_a_repr() -> None:
-    assert "typed" not in repr(Passwords(Secret("typed"), Secret("typed")))
+    assert "typed" not in repr(Credentials(Secret("typed"), Secret("typed")))
 
 
 def test_each_host_has_its_answer_or_its_error_in_order() -> None:
@@ -436,6 +436,6 @@ def test_nobody_to_ask_is_no_answer() -> None:
 
 def test_entered_hosts_stand_beside_those_that_could_not_be_entered() -> None:
     hosts = [Host("here", Connection("h", connection="local")), Host("there", Connection("h", connection="winrm"))]
-    with remote.entered(hosts, Passwords()) as entered:
+    with remote.entered(hosts, Credentials()) as entered:
         assert isinstance(entered["there"], InputError)
         assert list(remote.answered(entered)) == ["here"]

@@ -30,7 +30,7 @@ def doctor(request: Request, output: str) -> int:
     """
     from tfdeploy import doctor as work
 
-    diagnosis = work.examine(request.inventory(), request.job(), request.wishes, request.access.passwords)
+    diagnosis = work.examine(request.inventory(), request.job(), request.wishes, request.access.credentials)
     if output == "json":
         show.data({"findings": work.as_rows(diagnosis.findings), "exit_code": diagnosis.exit_code})
     else:

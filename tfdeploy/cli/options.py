@@ -1,4 +1,4 @@
-"""The flags that commands share: those of an inventory, of passwords, and of a job."""
+"""The flags that commands share: those of an inventory, of credentials, and of a job."""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tfdeploy.errors import InputError
 if TYPE_CHECKING:
     from tfdeploy.inventory import Inventory, Secret, Vault
     from tfdeploy.plan import Wishes
-    from tfdeploy.remote import Passwords
+    from tfdeploy.remote import Credentials
     from tfdeploy.spec import JobSpec
 
 
@@ -24,7 +24,7 @@ class Access:
     sources: tuple[str, ...]
     limit: str | None
     vault: "Vault"
-    passwords: "Passwords"
+    credentials: "Credentials"
 
     def inventory(self, extra_vars: tuple[str, ...] = ()) -> "Inventory":
         from tfdeploy import inventory
@@ -73,7 +73,7 @@ def inventory_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, with the passwords for a command that enters hosts."""
+    """The same, with the credentials for a command that enters hosts."""
     return _gathered(function, _INVENTORY + _PASSWORDS, "access", _access)
 
 
@@ -115,7 +115,7 @@ def _access(
     ask_become_pass: bool = False,
 ) -> Access:
     from tfdeploy.inventory import INVENTORY_KINDS, Vault
-    from tfdeploy.remote import Passwords
+    from tfdeploy.remote import Credentials
 
     if inventory_path is None and not inventory:
         exc = click.get_current_context().params.get("exc")
@@ -125,7 +125,7 @@ def _access(
         sources=(*((inventory_path,) if inventory_path else ()), *inventory),
         limit=limit,
         vault=Vault(vault_id, vault_password_file, _typed("Vault password") if ask_vault_pass else None),
-        passwords=Passwords(
+        credentials=Credentials(
             login=_typed("SSH password") if ask_pass else None,
             become=_typed("sudo password") if ask_become_pass else None,
         ),

@@ -42,7 +42,7 @@ def provision(
         done = provisioning.provision(
             access.sources,
             inventory,
-            access.passwords,
+            access.credentials,
             choices,
             access.vault,
             on_found=lambda found: rows.expect(found.reasons),
