@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,6 +86,49 @@ class Interface:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a task of a job that is not over holds on the host."""
+
+    job: str
+    task: str
+    port: int
+    slot: int = 0
+    cpus: float = 0.0
+    memory: int = 0
+    gpus: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        """As it is kept on the host."""
+        gpus = ",".join(self.gpus) or "-"
+        return f"{self.task} {self.port} {self.slot} {self.cpus:g} {self.memory} {gpus}"
+
+    @classmethod
+    def parse(cls, job: str, line: str) -> "Reservation | None":
+        match line.split():
+            case [task, port, slot, cpus, memory, gpus] if 0 < _whole(port) < 65536:
+                given = () if gpus == "-" else tuple(gpus.split(","))
+                return cls(job, task, _whole(port), _whole(slot), _number(cpus, 0.0), _whole(memory), given)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTrace:
+    """A job of ours that the host knows."""
+
+    name: str
+    generation: str
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The trainer's image as the host has it."""
+
+    id: str
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One host as it was found; memory and disk in bytes, addresses with the preferred one first."""
 
@@ -93,7 +137,10 @@ class Facts:
     gpus: tuple[Gpu, ...] = ()
     listening: frozenset[int] = frozenset()
     held: frozenset[int] = frozenset()
-    """Ports that other jobs' labels hold, whether or not anything listens there yet."""
+    """Ports on labels of containers whose job the host does not know otherwise."""
+    reserved: tuple[Reservation, ...] = ()
+    jobs: tuple[JobTrace, ...] = ()
+    image: Image | None = None
     addresses: tuple[str, ...] = ()
 
     root: bool = True
@@ -118,21 +165,21 @@ class Facts:
     """The digest that the last whole convergence left."""
 
 
-def ask(remote: "Runs") -> Facts:
+def ask(remote: "Runs", image: str = "") -> Facts:
     """One round trip."""
     before = time.time()
-    output = remote.run(_script())
+    output = remote.run(f"image={shlex.quote(image)}\n{_script()}")
     after = time.time()
     if "\x1eclock_end\n" not in output.stdout:
         raise TfdeployError(f"its facts could not be read: {output.stderr.strip()[-200:] or 'the script broke off'}")
     return parse(output.stdout, before=before, after=after)
 
 
-def of_all(entered: Mapping[str, "Runs | TfdeployError"]) -> dict[str, Facts | TfdeployError]:
+def of_all(entered: Mapping[str, "Runs | TfdeployError"], image: str = "") -> dict[str, Facts | TfdeployError]:
     """Every host's facts, or why there are none."""
     from tfdeploy import remote
 
-    asked = remote.on_each(remote.answered(entered), ask)
+    asked = remote.on_each(remote.answered(entered), lambda each: ask(each, image))
     return {name: answer if isinstance(answer, TfdeployError) else asked[name] for name, answer in entered.items()}
 
 
@@ -156,12 +203,21 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
     gpus = [values for values in (_values(line) for line in lines("gpus")) if len(values) == 5]
     busy = frozenset(lines("gpu_processes"))
     active = _active(lines("services"))
+    jobs, reserved = _jobs(lines("jobs"))
+    known = {job.name for job in jobs}
     return Facts(
         cpus=_number(text("cpus"), 1.0),
         memory=_meminfo(lines("memory"), "MemTotal"),
         gpus=tuple(Gpu(row[0], row[1], row[0] in busy, _whole(row[2]) << 20) for row in gpus),
         listening=frozenset(_listening(lines("listening"))),
-        held=frozenset(port for row in rows if len(row) == 4 and row[2] and 0 < (port := _whole(row[3])) < 65536),
+        held=frozenset(
+            port
+            for row in rows
+            if len(row) == 4 and row[2] and row[2] not in known and 0 < (port := _whole(row[3])) < 65536
+        ),
+        reserved=reserved,
+        jobs=jobs,
+        image=_image(text("image")),
         addresses=tuple(each.address for each in interfaces if not each.name.startswith(INNER_INTERFACES)),
         root=text("root") == "0",
         system=_system(lines("os"), text("kernel"), text("machine"), text("init")),
@@ -233,6 +289,24 @@ def _engine(info: str, kind: str, rows: list[list[str]]) -> Engine:
         root=str(said.get("DockerRootDir") or ""),
         foreign=tuple(row[1] for row in rows if len(row) == 4 and row[0] == "running" and not row[2]),
     )
+
+
+def _jobs(lines: list[str]) -> tuple[tuple[JobTrace, ...], tuple[Reservation, ...]]:
+    """`job NAME GENERATION running|over`, each followed by its reservations."""
+    jobs: list[JobTrace] = []
+    reserved: list[Reservation] = []
+    for line in lines:
+        match line.split():
+            case ["job", name, generation, state]:
+                jobs.append(JobTrace(name, generation, state == "over"))
+            case _ if jobs and not jobs[-1].over and (found := Reservation.parse(jobs[-1].name, line)):
+                reserved.append(found)
+    return tuple(jobs), tuple(reserved)
+
+
+def _image(said: str) -> Image | None:
+    id_, _, user = said.partition(" ")
+    return Image(id_, user) if id_.startswith("sha256:") else None
 
 
 def _interfaces(listed: list[str], route: str) -> tuple[Interface, ...]:

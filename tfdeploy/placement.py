@@ -27,7 +27,7 @@ class Placing:
     def __init__(self, inventory: Inventory, job: JobSpec, hosts: tuple[Host, ...], facts: Mapping[str, Facts]) -> None:
         self.job = job
         taken_ports: dict[str, set[int]] = {}
-        self.rooms = [Room(host, facts.get(host.name), taken_ports) for host in hosts]
+        self.rooms = [Room(host, facts.get(host.name), taken_ports, job.name) for host in hosts]
         self.groups: dict[Role, frozenset[str]] = {role: frozenset(inventory.groups.get(role) or ()) for role in ROLES}
         self.pinned = {role for role in ROLES if self.groups[role] and self.wanted(role) != 0}
         self.reserved: frozenset[str] = frozenset().union(*(self.groups[role] for role in self.pinned))
@@ -169,7 +169,7 @@ def check_success(job: JobSpec, tasks: Mapping[Role, list[Task]]) -> None:
 
 
 def remarks(job: JobSpec, tasks: tuple[Task, ...], rooms: list[Room]) -> Iterator[str]:
-    if job.image is None and job.build is None:
+    if job.runtime == "docker" and job.image is None and job.build is None:
         yield f"no image: up needs --image, or image: in {FILE_NAME} (tfdeploy init writes a trainer)"
     hosts = dict.fromkeys(task.host for task in tasks)
     if len(hosts) > 1:

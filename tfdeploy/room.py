@@ -8,25 +8,32 @@ from tfdeploy.facts import Facts
 from tfdeploy.inventory import Host
 from tfdeploy.spec import TaskSpec
 from tfdeploy.task import Role, Task
-from tfdeploy.wording import counted, show_size
+from tfdeploy.wording import counted, show_size, some
 
 
 class Room:
     """What is left of one host while the plan is made."""
 
-    def __init__(self, host: Host, facts: Facts | None, taken_ports: dict[str, set[int]]) -> None:
+    def __init__(self, host: Host, facts: Facts | None, taken_ports: dict[str, set[int]], job: str) -> None:
+        """What `job` itself has there already counts as free: it is planned anew."""
         self.host = host
         self.address = _address(host, facts)
-        self.slots = host.slots
-        self.cpus: float | None = facts.cpus if facts else None
-        self.memory: int | None = facts.memory if facts else None
+        others = [each for each in facts.reserved if each.job != job] if facts else []
+        own = {each.port for each in facts.reserved if each.job == job} if facts else set()
+        self.slots = host.slots - sum(each.slot for each in others)
+        self.cpus: float | None = facts.cpus - sum(each.cpus for each in others) if facts else None
+        self.memory: int | None = facts.memory - sum(each.memory for each in others) if facts else None
         self.gpus_known = facts is not None or host.gpus is not None
-        self.gpus: list[str] | None = _gpus(host, facts) if self.gpus_known else None
+        given = {gpu for each in others for gpu in each.gpus}
+        gpus = [gpu for gpu in _gpus(host, facts) if gpu not in given] if self.gpus_known else None
+        self.gpus: list[str] | None = gpus
         self.guessed_gpus = 0
+        jobs = sorted({each.job for each in others})
+        self.held_by = f"; {some(jobs)} {'run' if len(jobs) > 1 else 'runs'} there" if jobs else ""
         self.tasks: list[Task] = []
         # Two names of one machine share its ports.
         self.taken = taken_ports.setdefault(self.address, set())
-        self.taken |= facts.listening | facts.held if facts else set()
+        self.taken |= ((facts.listening - own) | facts.held | {each.port for each in others}) if facts else set()
         if host.connection.port and host.connection.host == self.address:
             self.taken.add(host.connection.port)
         self.ports = _ports(host, self.taken)
@@ -35,7 +42,7 @@ class Room:
     def shortage(self, need: TaskSpec, *, slot: bool = True) -> str:
         """What is missing for one more task, or nothing."""
         if slot and self.slots < 1:
-            return f"no slot left of {self.host.slots} (tfdeploy_slots)"
+            return f"no slot left of {self.host.slots} (tfdeploy_slots){self.held_by}"
         if self.gpus is not None and need.gpus > len(self.gpus):
             return f"{counted(need.gpus, 'GPU')} needed, {len(self.gpus)} free"
         if self.cpus is not None and need.cpus and need.cpus > self.cpus + 1e-9:

@@ -265,6 +265,8 @@ class Policies(_Model):
     """What a lost host means."""
     no_spare: Literal["fail", "wait", "continue"] = "fail"
     """What happens when there is no host to replace it with."""
+    grace: Duration = 30
+    """Time between SIGTERM and the end when a task is stopped."""
     deadline: Duration | None = None
     """The job is stopped after this time, as in 12h."""
     clean: Literal["running", "all", "none"] = "running"
@@ -286,6 +288,8 @@ class JobSpec(_Model):
     """By default the name of the job file's directory."""
     image: Word | None = None
     """The trainer's image: on the controller, or pullable by the hosts."""
+    runtime: Literal["docker", "process"] = "docker"
+    """Tasks are containers, or plain processes on the hosts."""
     build: Annotated[str, AfterValidator(_no_control_characters)] | None = None
     """A directory with a Dockerfile to build the image from."""
     command: Words | None = None
@@ -369,7 +373,7 @@ def override(job: JobSpec, changes: Mapping[str, Any], flags: Mapping[str, str])
 
 
 def require_image(job: JobSpec) -> None:
-    if job.image is None and job.build is None:
+    if job.runtime == "docker" and job.image is None and job.build is None:
         raise InputError(
             "no image to run",
             f"Give --image, or image: or build: in {FILE_NAME}; tfdeploy init writes one with a trainer",

@@ -22,6 +22,15 @@ else awk '$4 == "0A" { print "hex", substr($2, length($2) - 3) }' /proc/net/tcp 
 section selinux; have getenforce && getenforce
 section converged; cat /var/lib/tfdeploy/converged 2>/dev/null
 
+section jobs
+for directory in /var/lib/tfdeploy/jobs/*/; do
+    [ -f "$directory/reserved" ] || continue
+    name=${directory%/} state=running
+    [ -e "$directory/outcome" ] && state=over
+    echo "job ${name##*/} $(cat "$directory/generation") $state"
+    cat "$directory/reserved"
+done 2>/dev/null
+
 # One question for all: each takes as long as all of them.
 services='firewalld chrony chronyd systemd-timesyncd ntp ntpd ntpsec openntpd'
 states=$([ -d /run/systemd/system ] && systemctl is-active $services 2>/dev/null | tr '\n' ' ')
@@ -41,6 +50,9 @@ case $(readlink -f "$docker") in */podman) echo podman ;; esac
 [ -n "$docker" ] && head -c 2000 "$docker" | grep -q 'exec.*podman' && echo podman
 section containers
 [ -n "${info##*\"Containers\":0,*}" ] && timeout 15 docker ps --all --format '{{.State}}	{{.Names}}	{{.Label "tfdeploy.job"}}	{{.Label "tfdeploy.port"}}' 2>/dev/null
+
+section image
+[ -n "$info" ] && [ -n "$image" ] && timeout 15 docker image inspect --format '{{.Id}} {{.Config.User}}' "$image" 2>/dev/null
 
 section disk
 root=$(printf '%s' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
