@@ -4,6 +4,8 @@ bench/launch.py [--hosts N] [--cpu-hosts 1,4,16] --json     the last line is one
 
 Every contender enters the hosts anew and starts the same: a 2 MB image that is there already, host network, a name, a
 label, an init and a TF_CONFIG of its own. Ansible is measured again with the connections that it has just left open.
+`hosts_alone` is what no contender can be faster than: the hosts start their containers themselves, at an agreed moment.
+Lab hosts share this machine's processors, so that it grows with their number.
 pyinfra has a virtual environment of its own: it wants an older paramiko than the one tfdeploy is developed with.
 """
 
@@ -126,11 +128,25 @@ def stop(*_: object) -> NoReturn:
 
 def contenders(directory: Path, hosts: Sequence[Host], arguments: argparse.Namespace) -> list[Contender]:
     return [
+        hosts_alone(hosts),
         plain(directory, hosts),
         tfdeploy(directory, hosts, arguments),
         *ansible(directory, hosts),
         pyinfra(directory, hosts),
     ]
+
+
+def hosts_alone(hosts: Sequence[Host]) -> Contender:
+    """Nobody enters the hosts: each waits for the same moment and tells when its container was there."""
+
+    def launch() -> Run:
+        moment = time.time_ns() + (2 * 10**9 + len(hosts) * 10**9 // 4)
+        left = f"left=$(({moment} - $(date +%s%N)))"
+        wait = f"{left}; sleep $(printf %d.%09d $((left / {10**9})) $((left % {10**9})))"
+        ended = on_hosts(hosts, *(f"set -e; {wait}; {launch} >&2; date +%s%N" for launch in launches(hosts)))
+        return Run((max(map(int, ended)) - moment) / 10**9, 0)
+
+    return Contender("hosts_alone", launch)
 
 
 def plain(directory: Path, hosts: Sequence[Host]) -> Contender:
@@ -316,17 +332,20 @@ def clear(hosts: Sequence[Host]) -> None:
     on_hosts(hosts, "docker ps -aq | xargs -r docker rm --force")
 
 
-def on_hosts(hosts: Sequence[Host], script: str, data: bytes = b"") -> list[str]:
-    """Past SSH, as root, on all hosts at once."""
+def on_hosts(hosts: Sequence[Host], *scripts: str, data: bytes = b"") -> list[str]:
+    """Past SSH, as root, on all hosts at once: one script for all, or one for each."""
     words = (*machine.docker_words(), "exec", "-i")
     running = [
         subprocess.Popen(
-            (*words, host.container, "sh", "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False
+            (*words, host.container, "sh", "-c", script),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
-        for host in hosts
+        for host, script in zip(hosts, scripts if len(scripts) > 1 else scripts * len(hosts), strict=True)
     ]
     said = [process.communicate(data)[0].decode() for process in running]
-    assert not any(process.returncode for process in running), script
+    assert not any(process.returncode for process in running), scripts[0]
     return said
 
 
@@ -346,7 +365,7 @@ def prepared(directory: Path, count: int) -> list[Host]:
     machine.docker("import", "--change=ENTRYPOINT []", "-", IMAGE, data=file_system(busybox(directory)))
     archive = subprocess.check_output((*machine.docker_words(), "save", IMAGE))
     hosts = lab_hosts(directory)
-    on_hosts(hosts, "docker load", archive)
+    on_hosts(hosts, "docker load", data=archive)
     clear(hosts)
     return hosts
 
