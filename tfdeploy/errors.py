@@ -2,12 +2,15 @@
 
 TfdeployError            exit 1: something was tried and failed
 ├── InputError           exit 2: the user's words, files or flags are wrong; nothing was touched
+│   └── NoRoom           the job does not fit on the hosts as they are now
 ├── UnreachableError     exit 3: a host could not be reached or entered
 ├── LockedError          exit 4: somebody else holds the job or the host
 └── CollectError         exit 5: the job is over, its outputs are not where they belong
 
 An error reads `where: what is wrong. what to do`; `where` is a file and line, a flag, a host or a task.
 """
+
+from collections.abc import Iterable
 
 
 class TfdeployError(Exception):
@@ -28,6 +31,10 @@ class InputError(TfdeployError):
     exit_code = 2
 
 
+class NoRoom(InputError):
+    pass
+
+
 class UnreachableError(TfdeployError):
     exit_code = 3
 
@@ -38,6 +45,16 @@ class LockedError(TfdeployError):
 
 class CollectError(TfdeployError):
     exit_code = 5
+
+
+def all_of(errors: Iterable[TfdeployError]) -> TfdeployError:
+    """Several as one, a line each; it ends the command as the gravest would: locked, unreachable, failed, wrong."""
+    listed = list(errors)
+    if len(listed) == 1:
+        return listed[0]
+    ranks = (LockedError, UnreachableError, CollectError, TfdeployError)
+    kind = next((rank for rank in ranks if any(isinstance(each, rank) for each in listed)), None)
+    return (kind or TfdeployError)("\n".join(map(str, listed)))
 
 
 def _sentence(text: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdeploy.errors import TfdeployError
+from tfdeploy.paths import HOST_HOME
 
 if TYPE_CHECKING:
     from tfdeploy.remote import Runs
@@ -167,8 +168,9 @@ class Facts:
 
 def ask(remote: "Runs", image: str = "") -> Facts:
     """One round trip."""
+    given = {"image": image, "home": getattr(remote, "home", HOST_HOME)}
     before = time.time()
-    output = remote.run(f"image={shlex.quote(image)}\n{_script()}")
+    output = remote.run("".join(f"{key}={shlex.quote(value)}\n" for key, value in given.items()) + _script())
     after = time.time()
     if "\x1eclock_end\n" not in output.stdout:
         raise TfdeployError(f"its facts could not be read: {output.stderr.strip()[-200:] or 'the script broke off'}")

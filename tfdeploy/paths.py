@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tfdeploy.errors import TfdeployError
 
+HOST_HOME = "/var/lib/tfdeploy"
+"""Where a host keeps its jobs."""
 PACKAGE = Path(__file__).resolve().parent
 
 

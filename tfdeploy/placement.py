@@ -12,7 +12,7 @@ The rules, in the order in which they are applied:
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tfdeploy.errors import InputError
+from tfdeploy.errors import InputError, NoRoom
 from tfdeploy.facts import Facts
 from tfdeploy.inventory import Host, Inventory
 from tfdeploy.room import Room, is_loopback
@@ -104,7 +104,7 @@ class Placing:
         free = [room for room in self.open_to(role) if not room.tasks]
         fit = [room for room in free if not room.shortage(self.need(role))]
         if len(fit) < asked:
-            raise InputError(
+            raise NoRoom(
                 f"{counted(asked, 'spare')} asked for, {counted(len(fit), 'host')} left that could be one",
                 "Ask for fewer, or add hosts",
                 where="spares",
@@ -135,14 +135,14 @@ class Placing:
         self.tasks[role].append(room.take(role, index, need, self.job.name, slot=slot))
         return True
 
-    def impossible(self, role: Role, asked: int, rooms: list[Room], *, slot: bool = True) -> InputError:
+    def impossible(self, role: Role, asked: int, rooms: list[Room], *, slot: bool = True) -> NoRoom:
         need, placed = self.need(role), len(self.tasks[role])
         why = [f"{room.host.name}: {room.shortage(need, slot=slot)}" for room in rooms]
         what = f"{counted(asked, role)} asked for, {placed} fit" if asked > 1 else f"no host has room for {role}-0"
         if not rooms:
             what += "; every host is pinned to other roles, or a spare"
         remedy = f"Ask for fewer or for less, add hosts, or pin {role} with a group of that name"
-        return InputError(f"{what}{'; ' if why else ''}{some(why, '; ')}", remedy, where=f"tasks.{role}")
+        return NoRoom(f"{what}{'; ' if why else ''}{some(why, '; ')}", remedy, where=f"tasks.{role}")
 
     def warn_of_idle_groups(self) -> None:
         for role in ("chief", "evaluator", "tensorboard"):

@@ -7,6 +7,7 @@ for `ssh` and for Ansible. Host keys are always checked.
 
 import contextlib
 import errno
+import getpass
 import logging
 import os
 import re
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -38,8 +39,6 @@ AT_ONCE = 32
 SECONDS_OF_SILENCE = 20
 SECONDS_BETWEEN_SIGNS_OF_LIFE = 5
 
-HOME = "/var/lib/tfdeploy"
-"""Where a host keeps its jobs."""
 HERE = "here"
 """The connection of `up --local`: this machine, as this user."""
 
@@ -136,6 +135,10 @@ class Remote(Runs, Protocol):
         """Where it keeps its jobs."""
 
     @property
+    def login(self) -> str:
+        """The user as whom it is entered."""
+
+    @property
     def new_key(self) -> str:
         """The fingerprint of a host key that was taken at first sight; mostly nothing."""
 
@@ -147,6 +150,9 @@ class Remote(Runs, Protocol):
 
     def feed(self, command: str, chunks: Iterable[bytes]) -> Output:
         """One command, as root, with data on its standard input."""
+
+    def interact(self, words: Sequence[str], *, tty: bool) -> int:
+        """One command, as root, on the user's own streams or terminal; its exit code."""
 
 
 @dataclass(frozen=True)
@@ -343,8 +349,9 @@ class _Ssh:
     name: str
     connection: Connection
     client: "fabric.Connection" = field(repr=False)
+    login: str = ""
     new_key: str = ""
-    home: str = HOME
+    home: str = paths.HOST_HOME
 
     def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
         with self._begun(script, root=root) as channel, _limit(seconds, channel.close):
@@ -379,6 +386,21 @@ class _Ssh:
             error_reader.join()
             return Output(channel.recv_exit_status(), b"".join(said).decode(), b"".join(errors).decode())
 
+    def interact(self, words: Sequence[str], *, tty: bool) -> int:
+        from tfdeploy import terminal
+
+        password = self.connection.become_password
+        command = shlex.join(words)
+        if not tty:
+            with self._session(shell(root=True, password=password is not None, command=command)) as channel:
+                if password:
+                    channel.sendall(f"{password.value}\n".encode())
+                return terminal.plain(channel)
+        typed = f"sh -c {shlex.quote(f'stty echo; exec {command}')}"
+        quiet = f"stty -echo; echo {terminal.READY.decode()}; " if password else ""
+        with self._session(quiet + shell(root=True, password=password is not None, command=typed), tty=True) as channel:
+            return terminal.on_a_tty(channel, password.value if password else None)
+
     @contextlib.contextmanager
     def _begun(self, script: str, *, root: bool) -> Iterator[Any]:
         """A session that has heard the script; its standard input is still open."""
@@ -389,11 +411,15 @@ class _Ssh:
             yield channel
 
     @contextlib.contextmanager
-    def _session(self, command: str) -> Iterator[Any]:
+    def _session(self, command: str, *, tty: bool = False) -> Iterator[Any]:
         import paramiko
+
+        from tfdeploy import terminal
 
         try:
             channel = self.client.transport.open_session()
+            if tty:
+                channel.get_pty(os.environ.get("TERM", "xterm"), *terminal.size())
             channel.exec_command(command)
             yield channel
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -471,8 +497,9 @@ def _hand_on(chunks: Iterable[bytes | None], on_line: Callable[[str], None], sto
 class _Local:
     name: str
     connection: Connection
+    login: str = field(default_factory=getpass.getuser)
     new_key: str = ""
-    home: str = HOME
+    home: str = paths.HOST_HOME
 
     def run(self, script: str, *, root: bool = True, seconds: float | None = None) -> Output:
         words, password = self._words(root=root)
@@ -511,6 +538,9 @@ class _Local:
             said = process.stdout.read().decode(errors="replace")
         return Output(process.returncode, said, said)
 
+    def interact(self, words: Sequence[str], *, tty: bool) -> int:
+        return subprocess.call(words if os.geteuid() == 0 else ("sudo", *words))
+
     def _words(self, *, root: bool) -> tuple[tuple[str, ...], Secret | None]:
         password = self.connection.become_password if root else None
         return ("sh", "-c", shell(root=root, password=password is not None)), password
@@ -533,6 +563,9 @@ class _Here(_Local):
     """This machine as this user: nothing is done as root, and jobs are kept with the user's own things."""
 
     home: str = field(default_factory=lambda: str(paths.state() / "local"))
+
+    def interact(self, words: Sequence[str], *, tty: bool) -> int:
+        return subprocess.call(words)
 
     def _words(self, *, root: bool) -> tuple[tuple[str, ...], Secret | None]:
         return super()._words(root=False)
@@ -567,7 +600,7 @@ def _connect(name: str, connection: Connection, *, accept_new: bool) -> _Ssh:
     with contextlib.suppress(AttributeError, OSError):  # a channel through a jump host is no socket
         client.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SECONDS_OF_SILENCE * 1000)
-    return _Ssh(name, connection, client, new_key="".join(taken))
+    return _Ssh(name, connection, client, login=way.user, new_key="".join(taken))
 
 
 def _take_key(way: Route, taken: list[str]) -> Any:

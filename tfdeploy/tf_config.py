@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from tfdeploy import template
+from tfdeploy.mounts import IN_CONTAINER, Paths
 from tfdeploy.plan import Plan
 from tfdeploy.task import IN_CLUSTER, Task
 
@@ -68,15 +69,25 @@ def entrypoint(plan: Plan, task: Task) -> tuple[str, ...] | None:
     return None if given is None else _rendered(plan, task, given, "entrypoint")
 
 
-def environment(plan: Plan, task: Task) -> dict[str, str]:
+def environment(plan: Plan, task: Task, paths: Paths = IN_CONTAINER) -> dict[str, str]:
     """The whole environment that a task is given, TF_CONFIG included."""
     values = variables(plan, task)
     given = {**plan.job.env, **plan.spec_of(task).env}
     rendered = {key: template.render(text, values, where=f"{task.id}: env.{key}") for key, text in given.items()}
+    ours = {"TFDEPLOY_JOB": plan.job.name, "TFDEPLOY_TASK": task.id, "TFDEPLOY_OUTPUTS": paths.outputs}
+    ours |= {"TFDEPLOY_SHARED": paths.shared} if plan.job.shared else {}
     if task.role == "tensorboard":
-        return rendered
-    ours = _TF_ENVIRONMENT | (_PS_ENVIRONMENT if plan.by_role["ps"] else {})
-    return ours | rendered | {"TF_CONFIG": str(values["TF_CONFIG"])}
+        return ours | rendered
+    ours |= _TF_ENVIRONMENT | (_PS_ENVIRONMENT if plan.by_role["ps"] else {})
+    return _past_proxies(plan, ours | rendered) | {"TF_CONFIG": str(values["TF_CONFIG"])}
+
+
+def _past_proxies(plan: Plan, given: dict[str, str]) -> dict[str, str]:
+    """gRPC goes through a proxy where one is set: peers are left out of it."""
+    if not any(key.lower().endswith("_proxy") for key in given):
+        return given
+    peers = ",".join(task.name for task in plan.tasks)
+    return given | {key: ",".join(filter(None, (given.get(key), peers))) for key in ("no_proxy", "NO_PROXY")}
 
 
 def outputs(plan: Plan, task: Task) -> tuple[tuple[str, str], ...]:

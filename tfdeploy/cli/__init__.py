@@ -14,6 +14,14 @@ from tfdeploy.errors import TfdeployError
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init", "A job file, an inventory and a small trainer to start from."),
     "plan": ("plan", "What would run where; nothing is touched."),
+    "up": ("up", "Launch a job on these hosts, and watch it to its end."),
+    "attach": ("attach", "Watch a job that runs."),
+    "status": ("status", "A job and its tasks, as its hosts say."),
+    "ls": ("ls", "All jobs."),
+    "logs": ("logs", "What the tasks of a job print."),
+    "exec": ("exec", "Run a command within a task."),
+    "down": ("down", "Take a job down; nothing of it is left."),
+    "lock": ("lock", "Who holds hosts and jobs."),
     "provision": ("provision", "Bare machines become container hosts."),
     "doctor": ("doctor", "What stands between these hosts and a job; nothing is changed."),
     "schema": ("schema", "The JSON Schema of the job file, for editors."),
@@ -66,6 +74,11 @@ def main(argv: list[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os._exit(141)
     except TfdeployError as error:
         click.echo(f"{click.style('error', fg='red', bold=True)}: {error}", err=True, color=colour)
         sys.exit(error.exit_code)

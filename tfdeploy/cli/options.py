@@ -77,6 +77,25 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _gathered(function, _INVENTORY + _PASSWORDS, "access", _access)
 
 
+def search_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds what finds a job that was launched: -i, --via, and how hosts are entered; gives one `search`.
+
+    The command itself declares JOB, because some have other arguments before it.
+    """
+    return _gathered(function, _SEARCH + _INVENTORY[2:] + _PASSWORDS, "search", _search)
+
+
+def _search(inventory: tuple[str, ...], via: str | None, **given: Any) -> Any:
+    from tfdeploy import jobs
+
+    if via and inventory:
+        raise InputError("-i and --via are two ways to say where to look", "Give one of them")
+    access = _access(None, inventory or ("localhost,",), **given)
+    return jobs.Search(
+        sources=inventory, limit=access.limit, vault=access.vault, via=via, credentials=access.credentials
+    )
+
+
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of a job to those of an inventory; the function gets all as one `request`."""
 
@@ -113,11 +132,13 @@ def _access(
     ask_vault_pass: bool,
     ask_pass: bool = False,
     ask_become_pass: bool = False,
+    accept_new_host_keys: bool = False,
 ) -> Access:
     from tfdeploy.inventory import INVENTORY_KINDS, Vault
     from tfdeploy.remote import Credentials
 
-    if inventory_path is None and not inventory:
+    absent = inventory_path is None and not inventory
+    if absent and not click.get_current_context().meta.get("tfdeploy.no_inventory"):
         exc = click.get_current_context().params.get("exc")
         taken = f" ({exc} was taken for the file of -E: write -E last)" if exc not in (None, "exc") else ""
         raise InputError(f"no inventory given{taken}", INVENTORY_KINDS)
@@ -128,6 +149,7 @@ def _access(
         credentials=Credentials(
             login=_typed("SSH password") if ask_pass else None,
             become=_typed("sudo password") if ask_become_pass else None,
+            accept_new_host_keys=accept_new_host_keys,
         ),
     )
 
@@ -176,6 +198,13 @@ _INVENTORY = (
 _PASSWORDS = (
     click.option("-k", "--ask-pass", is_flag=True, help="Ask for the SSH password."),
     click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the sudo password."),
+    click.option(
+        "--accept-new-host-keys", is_flag=True, help="Take unknown host keys at first sight; never changed ones."
+    ),
+)
+_SEARCH = (
+    click.option("-i", "--inventory", multiple=True, metavar="INVENTORY", help="Look on these hosts, not in memory."),
+    click.option("--via", metavar="HOST", help="Look on this one host, which knows the others."),
 )
 _JOB = (
     click.option("-f", "--file", type=click.Path(path_type=Path), help="Job file (default: tfdeploy.yml, if there)."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfdeploy.cli import show
 from tfdeploy.cli.options import JobCommand, Request, inventory_options, job_options
 from tfdeploy.errors import InputError
 
@@ -33,9 +34,9 @@ def plan(request: Request, output: str, task_id: str | None) -> None:
     elif output == "yaml":
         click.echo(as_yaml(made), nl=False)
     else:
-        _show_table(made)
+        show_table(made)
     for warning in made.warnings:
-        click.echo(f"{click.style('warning', fg='yellow')}: {warning}", err=True)
+        show.warning(warning)
 
 
 def _tf_config_of(plan: "Plan", task_id: str) -> str:
@@ -98,7 +99,7 @@ def _described(plan: "Plan", task: "Task") -> dict[str, Any]:
 _COLUMNS = ("HOST", "ROLE", "INDEX", "PORT", "GPUS", "CPUS", "MEMORY")
 
 
-def _show_table(plan: "Plan") -> None:
+def show_table(plan: "Plan") -> None:
     rows = [_row(plan, task) for task in plan.tasks]
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         _print_rich(rows)

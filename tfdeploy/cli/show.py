@@ -84,6 +84,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def warning(text: str) -> None:
+    click.echo(f"{click.style('warning', fg='yellow')}: {text}", err=True)
+
+
 def problem(text: str) -> None:
     click.echo(f"{click.style('✗', fg='red', bold=True)} {text}", err=True)
 

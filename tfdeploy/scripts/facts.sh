@@ -20,10 +20,10 @@ section listening
 if have ss; then ss -Hltn | while read -r _ _ _ local _; do echo "${local##*:}"; done
 else awk '$4 == "0A" { print "hex", substr($2, length($2) - 3) }' /proc/net/tcp /proc/net/tcp6; fi
 section selinux; have getenforce && getenforce
-section converged; cat /var/lib/tfdeploy/converged 2>/dev/null
+section converged; cat "$home/converged" 2>/dev/null
 
 section jobs
-for directory in /var/lib/tfdeploy/jobs/*/; do
+for directory in "$home"/jobs/*/; do
     [ -f "$directory/reserved" ] || continue
     name=${directory%/} state=running
     [ -e "$directory/outcome" ] && state=over

@@ -1,0 +1,301 @@
+"""Finding a job again: what this controller remembers of it, and what its hosts say, which alone is the truth."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tfdeploy import host_scripts, inventory, paths, remote, spec, truth
+from tfdeploy.errors import InputError, TfdeployError, all_of
+from tfdeploy.inventory import Connection, Host, Vault
+from tfdeploy.launch import Launch
+from tfdeploy.remote import HERE, Credentials, Remote
+from tfdeploy.truth import HostView, JobView
+from tfdeploy.wording import some
+
+SECONDS_FOR_A_LOOK = 60
+_FORMAT = 1
+
+
+# --- what this controller remembers ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """A job that was launched from here. A cache: without it a job is found through its inventory or `--via`."""
+
+    job: str
+    sources: tuple[str, ...]
+    """Inventories, by their whole paths; none where the job is local."""
+    hosts: tuple[Host, ...]
+    """Without passwords."""
+    secrets: bool = False
+    """Whether the inventory has passwords, so that it must be read again."""
+    vault: Vault = field(default_factory=Vault)
+
+    def to_json(self) -> str:
+        hosts = [{"name": host.name, "connection": _plain(host.connection)} for host in self.hosts]
+        vault = {"ids": self.vault.ids, "password_files": self.vault.password_files}
+        rest = {"job": self.job, "sources": self.sources, "secrets": self.secrets}
+        return json.dumps({"format": _FORMAT, **rest, "vault": vault, "hosts": hosts})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Known":
+        data = json.loads(text)
+        if data["format"] != _FORMAT:
+            raise ValueError(f"format {data['format']}")
+        return cls(
+            job=data["job"],
+            sources=tuple(data["sources"]),
+            hosts=tuple(Host(each["name"], Connection(**each["connection"])) for each in data["hosts"]),
+            secrets=data["secrets"],
+            vault=Vault(tuple(data["vault"]["ids"]), tuple(data["vault"]["password_files"])),
+        )
+
+
+def remember(job: str, hosts: Sequence[Host], sources: Sequence[str], vault: Vault) -> None:
+    whole = tuple(source if "," in source else str(Path(source).expanduser().absolute()) for source in sources)
+    secrets = any(_has_secret(host.connection) for host in hosts)
+    known = Known(job, whole, tuple(hosts), secrets, vault)
+    directory = _directory()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = directory / f".{job}.{os.getpid()}"
+    temporary.write_text(known.to_json())
+    temporary.replace(directory / f"{job}.json")
+
+
+def forget(job: str) -> None:
+    (_directory() / f"{job}.json").unlink(missing_ok=True)
+
+
+def recall(job: str) -> Known | None:
+    try:
+        return Known.from_json((_directory() / f"{job}.json").read_text())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def known_jobs() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _directory().glob("*.json")))
+
+
+def _directory() -> Path:
+    return paths.state() / "jobs"
+
+
+def _plain(connection: Connection) -> dict[str, Any]:
+    return asdict(replace(connection, password=None, become_password=None))
+
+
+def _has_secret(connection: Connection) -> bool:
+    return connection.password is not None or connection.become_password is not None
+
+
+# --- where to look ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the user said about which job, and where."""
+
+    job: str | None = None
+    sources: tuple[str, ...] = ()
+    limit: str | None = None
+    vault: Vault = field(default_factory=Vault)
+    via: str | None = None
+    credentials: Credentials = field(default_factory=Credentials)
+
+    @property
+    def by_hosts(self) -> bool:
+        """Look on hosts that were named, not in what is remembered."""
+        return bool(self.sources or self.via)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job with its hosts entered."""
+
+    view: JobView
+    remotes: Mapping[str, Remote | TfdeployError]
+    hosts: Mapping[str, Host]
+
+    @property
+    def launch(self) -> Launch:
+        return self.view.launch
+
+    @property
+    def entered(self) -> dict[str, Remote]:
+        return remote.answered(self.remotes)
+
+
+@contextlib.contextmanager
+def found(search: Search, *, usage: bool = False) -> Iterator[Found]:
+    """The one job that is meant, rebuilt from its hosts."""
+    hosts = hosts_of(search)
+    with contextlib.ExitStack() as stack:
+        remotes = stack.enter_context(remote.entered(hosts, search.credentials))
+        name = search.job or _only_job(search, remotes)
+        views = look(remotes, name, usage=usage)
+        launches = [view.launch for view in remote.answered(views).values() if view.launch]
+        if not launches:
+            raise _not_found(name, views)
+        launch = truth.newest(launches)
+        known = {host.name: host for host in hosts}
+        strangers = [
+            each.as_host() for each in launch.members if each.name not in known and each.name in launch.plan.hosts
+        ]
+        if strangers:
+            more = stack.enter_context(remote.entered(strangers, search.credentials))
+            views |= look(more, name, usage=usage)
+            remotes, known = remotes | more, known | {host.name: host for host in strangers}
+        members = {host: remotes[host] for host in launch.plan.hosts}
+        view = truth.job_view(launch, {host: views[host] for host in members})
+        yield Found(view, members, {host: known[host] for host in members})
+
+
+@contextlib.contextmanager
+def all_found(search: Search, *, usage: bool = False) -> Iterator[tuple[list[JobView], dict[str, TfdeployError]]]:
+    """Every job that these hosts know, or that is remembered, and the hosts that could not be asked."""
+    everywhere = hosts_of(search) if search.by_hosts else _remembered_hosts(search)
+    with remote.entered(everywhere, search.credentials) as remotes:
+        names = sorted({job for jobs in _names(remotes).values() for job in jobs})
+        jobs = []
+        for name in names:
+            views = look(remotes, name, usage=usage)
+            launches = [view.launch for view in remote.answered(views).values() if view.launch]
+            if launches:
+                launch = truth.newest(launches)
+                jobs.append(truth.job_view(launch, {host: views[host] for host in launch.plan.hosts if host in views}))
+        yield jobs, {host: answer for host, answer in remotes.items() if isinstance(answer, TfdeployError)}
+
+
+def look(
+    remotes: Mapping[str, Remote | TfdeployError], job: str, *, usage: bool = False
+) -> dict[str, HostView | TfdeployError]:
+    def one(host: Remote) -> HostView:
+        script = host_scripts.look(job, host.home, usage=usage)
+        return truth.host_view(host.run(script, seconds=SECONDS_FOR_A_LOOK).stdout)
+
+    answers = remote.on_each(remote.answered(remotes), one)
+    return {host: answer if isinstance(answer, TfdeployError) else answers[host] for host, answer in remotes.items()}
+
+
+def hosts_of(search: Search) -> tuple[Host, ...]:
+    """Where the job may be: the hosts that were named, else those that are remembered."""
+    if search.via:
+        return (_via(search.via),)
+    if search.sources:
+        return inventory.read(search.sources, limit=search.limit, vault=search.vault).hosts
+    name = search.job or _unambiguous()
+    known = recall(name)
+    if known is None:
+        raise InputError(
+            f"no job {name} was launched from here",
+            f"Say where it runs: -i INVENTORY or --via HOST{_launched_here()}",
+            where=name,
+        )
+    return _up_to_date(known, search)
+
+
+def job_name(search: Search) -> str | None:
+    """The job that is meant where hosts were not named."""
+    return search.job if search.job or search.by_hosts else _unambiguous()
+
+
+def _unambiguous() -> str:
+    """The job file's, else the only one that there is."""
+    launched = known_jobs()
+    with contextlib.suppress(InputError):
+        here = spec.load(Path(spec.FILE_NAME)).name if Path(spec.FILE_NAME).exists() else ""
+        if here in launched:
+            return here
+    if len(launched) == 1:
+        return launched[0]
+    if not launched:
+        raise InputError(
+            "no job was launched from here, or all are down",
+            "Name it and say where it runs: -i INVENTORY or --via HOST",
+        )
+    raise InputError(f"which job? There are {some(launched)}", "Name one")
+
+
+def _launched_here() -> str:
+    launched = known_jobs()
+    return f" (launched from here: {some(launched)})" if launched else ""
+
+
+def _up_to_date(known: Known, search: Search) -> tuple[Host, ...]:
+    """As remembered, so that an inventory that has changed does no harm; passwords come from the inventory of today."""
+    if not known.secrets or not known.sources:
+        return known.hosts
+    try:
+        read = inventory.read(known.sources, vault=_vault(known, search))
+    except InputError:
+        return known.hosts
+    current = {host.name: host for host in read.hosts}
+    return tuple(
+        replace(host, connection=_with_secrets(host.connection, current[host.name].connection))
+        if host.name in current
+        else host
+        for host in known.hosts
+    )
+
+
+def _vault(known: Known, search: Search) -> Vault:
+    return replace(known.vault, password=search.vault.password) if search.vault == Vault() else search.vault
+
+
+def _with_secrets(connection: Connection, current: Connection) -> Connection:
+    return replace(connection, password=current.password, become_password=current.become_password)
+
+
+def _remembered_hosts(search: Search) -> tuple[Host, ...]:
+    hosts: dict[str, Host] = {}
+    for job in known_jobs():
+        known = recall(job)
+        if known:
+            hosts |= {host.name: host for host in _up_to_date(known, search)}
+    return tuple(hosts.values())
+
+
+def _via(text: str) -> Host:
+    """`[user@]host[:port]`, entered as `ssh` would."""
+    user, _, rest = text.rpartition("@")
+    host, _, port = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
+    try:
+        address = inventory.parse_address(host)
+        number = int(port) if port else None
+    except ValueError as error:
+        raise InputError(f"not a host: {error}", "Write it as [user@]host[:port]", where=f"--via {text}") from None
+    return Host(address, Connection(host=address, port=number, user=user or None, become=True))
+
+
+def _names(remotes: Mapping[str, Remote | TfdeployError]) -> dict[str, list[str]]:
+    def one(host: Remote) -> list[str]:
+        return host.run(host_scripts.job_names(host.home), seconds=SECONDS_FOR_A_LOOK).stdout.split()
+
+    return remote.answered(remote.on_each(remote.answered(remotes), one))
+
+
+def _only_job(search: Search, remotes: Mapping[str, Remote | TfdeployError]) -> str:
+    if not search.by_hosts:
+        return _unambiguous()
+    names = sorted({job for jobs in _names(remotes).values() for job in jobs})
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise InputError(f"which job? There are {some(names)}", "Name one")
+    raise _not_found("", {host: answer for host, answer in remotes.items() if isinstance(answer, TfdeployError)})
+
+
+def _not_found(name: str, answers: Mapping[str, object]) -> TfdeployError:
+    errors = [answer for answer in answers.values() if isinstance(answer, TfdeployError)]
+    if errors:
+        return all_of(errors)
+    return InputError(f"no host knows a job {name}" if name else "no job on these hosts", "`tfdeploy ls` lists jobs")
+
+
+LOCAL_HOST = Host("localhost", Connection(host="localhost", connection=HERE), address="127.0.0.1", slots=100_000)

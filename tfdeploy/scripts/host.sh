@@ -1,0 +1,349 @@
+# What every script that works on a job shares. Before it stand: home, job, generation, holder.
+# A script answers in records: a record separator and a word, then lines.
+umask 077
+export LC_ALL=C
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+jobs=$home/jobs
+own=$jobs/$job
+unset step
+
+record() { printf '\036%s\n' "$1"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+age() { echo $(($(date +%s) - $(stat -c %Y "$1" 2>/dev/null || echo 0))); }
+
+# From here on a command that fails ends the script, and the controller hears at which step.
+carefully() {
+    set -e
+    trap 'code=$?; [ "$code" = 0 ] || { record failed; printf "%s\n" "${step-}"; }' EXIT
+}
+
+# The host's lock is a file that says who holds it; its age says when the holder was last alive.
+# flock on the directory makes looking and taking one step.
+take_lock() {
+    mkdir -p "$home"
+    exec 8<"$home"
+    flock 8
+    if [ -e "$home/lock" ] && [ "$(cat "$home/lock")" != "$holder" ] && [ "$(age "$home/lock")" -le "$1" ]; then
+        record held
+        cat "$home/lock"
+        trap - EXIT
+        exit 75
+    fi
+    printf '%s\n' "$holder" >"$home/lock"
+    exec 8<&-
+}
+release_lock() { [ "$(cat "$home/lock" 2>/dev/null)" != "$holder" ] || rm -f "$home/lock"; }
+
+# What was planned must still be true.
+moved() {
+    record moved
+    echo "$1"
+    trap - EXIT
+    exit 76
+}
+others() {
+    for directory in "$jobs"/*/; do
+        [ -f "$directory/reserved" ] || continue
+        name=${directory%/}
+        [ "$directory" = "$own/" ] || echo "${name##*/} $(cat "$directory/generation")"
+    done | sort
+}
+check_others() { [ "$(others)" = "$1" ] || moved 'another job came or went'; }
+# Ports as decimal:hexadecimal.
+check_ports() {
+    listening=$(awk '$4 == "0A" { print substr($2, length($2) - 3) }' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+    for port; do
+        case $listening in *"${port#*:}"*) moved "port ${port%:*} is taken by somebody else" ;; esac
+    done
+}
+
+begin_job() {
+    if [ -e "$own/generation" ] && [ "$(cat "$own/generation")" != "$generation" ]; then
+        record exists
+        cat "$own/generation"
+        trap - EXIT
+        exit 77
+    fi
+    mkdir -p "$own/tasks"
+    chmod 711 "$jobs" "$own" "$own/tasks"
+    put "$own/generation" <<END
+$generation
+END
+}
+# A file is there whole or not at all.
+put() {
+    cat >"$1.new"
+    mv "$1.new" "$1"
+}
+# The host's own names, then the job's; `?name` is an address to be looked up here, as this host sees it.
+make_hosts() {
+    {
+        cat /etc/hosts
+        echo "# tfdeploy: $job"
+        while read -r address name; do
+            case $address in
+                \?*) address=$(getent hosts "${address#?}" | awk '{ print $1; exit }') ;;
+            esac
+            echo "$address $name"
+        done
+    } >"$own/hosts"
+    chmod 644 "$own/hosts"
+}
+task_directory() {
+    step=$1
+    directory=$own/tasks/$1
+    mkdir -p "$directory"
+    chmod 711 "$directory"
+}
+# secret NAME VALUE: printf is the shell's own, so that no process list shows it.
+secret() {
+    mkdir -p "$directory/secrets"
+    chmod 500 "$directory/secrets"
+    rm -f "$directory/secrets/$1"
+    printf '%s' "$2" >"$directory/secrets/$1"
+    chmod 400 "$directory/secrets/$1"
+}
+give() { # give OWNER: what the task writes and what only it may read
+    for each in "$directory/outputs" "$directory/secrets"; do
+        [ ! -e "$each" ] || chown -R "$1" "$each"
+    done
+    [ -z "${made_shared-}" ] || chown "$1" "$shared" || :
+}
+
+containers() { timeout 30 docker ps --all --quiet --no-trunc --filter "label=tfdeploy.job=$job" "$@"; }
+# The uid and gid of a container's user, from its own passwd file where it has a name.
+owner_of() {
+    case $2 in
+        '') echo 0:0 ;;
+        *[!0-9:]*)
+            docker cp "$1:/etc/passwd" - | tar -xO |
+                awk -F: -v name="${2%%:*}" '$1 == name { print $3 ":" $4; found = 1 } END { exit !found }'
+            ;;
+        *) echo "$2" ;;
+    esac
+}
+
+# With systemd a unit keeps the keeper's whole group together and sets its limits.
+start_process() {
+    task=$1 grace=$2
+    shift 2
+    directory=$own/tasks/$task
+    rm -f "$directory/state.json"
+    if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then
+        systemctl reset-failed "tfdeploy-$job-$task" 2>/dev/null || :
+        systemd-run --quiet --collect --unit="tfdeploy-$job-$task" --property=KillMode=mixed \
+            --property=TimeoutStopSec=$((grace + 10)) "$@" "$python" "$own/keeper.py" run "$directory" </dev/null
+        tries=0
+        until [ -e "$directory/state.json" ] || [ $((tries += 1)) -gt 100 ]; do sleep 0.1; done
+        [ -e "$directory/state.json" ]
+    else
+        "$python" "$own/keeper.py" start "$directory" </dev/null
+    fi
+}
+
+# leash COMMAND…: ends it when our standard input does, which is when the controller has gone.
+leash() {
+    exec 3<&0
+    "$@" </dev/null 3<&- &
+    child=$!
+    { read -r _ <&3; kill "$child"; } >/dev/null 2>&1 &
+    hand=$!
+    exec 3<&-
+    wait "$child"
+    code=$?
+    kill "$hand" 2>/dev/null
+    return $code
+}
+
+# make_shared DIRECTORY: the job's own part of it. It is never removed: checkpoints are there.
+make_shared() {
+    step="shared: $1"
+    [ -d "$1" ] || { echo "there is no directory $1" >&2; false; }
+    shared=$1/$job
+    ! mkdir "$shared" 2>/dev/null || made_shared=yes
+    [ -d "$shared" ]
+    put "$own/shared" <<END
+$shared
+END
+}
+
+# --- how things are --------------------------------------------------------------------------------------
+
+read_job() {
+    record launch
+    cat "$own/launch.json" 2>/dev/null
+    record watch
+    [ ! -e "$own/watch" ] || { age "$own/watch"; cat "$own/watch"; }
+    record outcome
+    cat "$own/outcome" 2>/dev/null
+}
+look() {
+    record now
+    date +%s
+    record stopped
+    for each in "$own"/tasks/*/stopped; do
+        [ ! -e "$each" ] || { each=${each%/stopped}; echo "${each##*/}"; }
+    done
+    record containers
+    if have docker; then
+        ids=$(containers) || { record broken; echo 'the Docker engine does not answer'; return 0; }
+        [ -z "$ids" ] || timeout 30 docker inspect --format \
+            '{"task":{{json (index .Config.Labels "tfdeploy.task")}},"generation":{{json (index .Config.Labels "tfdeploy.generation")}},"state":{{json .State}},"restarts":{{.RestartCount}}}' \
+            $ids 2>/dev/null || :
+    fi
+    record processes
+    [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" look "$own"/tasks/*/ </dev/null
+}
+# CPU time in microseconds and memory in bytes of each task; twice, for the difference.
+usage() {
+    pids=
+    ! have docker || ! ids=$(containers) || [ -z "$ids" ] ||
+        pids=$(docker inspect --format '{{index .Config.Labels "tfdeploy.task"}} {{.State.Pid}}' $ids 2>/dev/null)
+    record usage
+    sample
+    sleep 0.25
+    record usage
+    sample
+    record later
+    [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" look "$own"/tasks/*/ </dev/null
+}
+sample() {
+    cut -d' ' -f1 /proc/uptime
+    echo "$pids" | while read -r task pid; do
+        [ "${pid:-0}" -gt 0 ] && [ -e "/proc/$pid/cgroup" ] || continue
+        group=$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
+        if [ -e "/sys/fs/cgroup$group/memory.current" ]; then
+            cpu=$(sed -n 's/^usage_usec //p' "/sys/fs/cgroup$group/cpu.stat")
+            memory=$(cat "/sys/fs/cgroup$group/memory.current")
+        else
+            group=$(sed -n 's/^[0-9]*:memory://p' "/proc/$pid/cgroup")
+            memory=$(cat "/sys/fs/cgroup/memory$group/memory.usage_in_bytes")
+            group=$(sed -n 's/^[0-9]*:\(cpu,\)\{0,1\}cpuacct\(,cpu\)\{0,1\}://p' "/proc/$pid/cgroup")
+            cpu=$(($(cat "/sys/fs/cgroup/cpuacct$group/cpuacct.usage") / 1000))
+        fi 2>/dev/null
+        echo "$task ${cpu:-0} ${memory:-0}"
+    done
+}
+watch_processes() {
+    while [ -d "$own" ]; do
+        new=$(cat "$own"/tasks/*/state.json 2>/dev/null | cksum)
+        [ "$new" = "${old-}" ] || echo changed
+        old=$new
+        sleep 0.5
+    done
+}
+list_jobs() {
+    for directory in "$jobs"/*/; do
+        [ -e "$directory/launch.json" ] || continue
+        directory=${directory%/}
+        echo "${directory##*/}"
+    done
+}
+
+# --- locks, the watch and the line -----------------------------------------------------------------------
+
+# beat STALE: one watches, until it gives no sign of life.
+beat() {
+    [ -d "$own" ] || { record gone; return; }
+    exec 8<"$own"
+    flock 8
+    if [ -e "$own/watch" ] && [ "$(cat "$own/watch")" != "$holder" ] && [ "$(age "$own/watch")" -le "$1" ]; then
+        record held
+        cat "$own/watch"
+    else
+        printf '%s\n' "$holder" >"$own/watch"
+    fi
+    exec 8<&-
+}
+release_watch() { [ "$(cat "$own/watch" 2>/dev/null)" != "$holder" ] || rm -f "$own/watch"; }
+lock_status() {
+    record lock
+    [ ! -e "$home/lock" ] || { age "$home/lock"; cat "$home/lock"; }
+    for each in "$jobs"/*/watch; do
+        [ -e "$each" ] || continue
+        record watch
+        age "$each"
+        cat "$each"
+    done
+}
+lock_release() {
+    lock_status
+    rm -f "$home/lock" "$jobs"/*/watch
+}
+# stand_in_line TICKET STALE: tickets begin with their time, so that their names are the order.
+stand_in_line() {
+    mkdir -p "$home/queue"
+    : >"$home/queue/$1"
+    record queue
+    for each in "$home/queue"/*; do
+        if [ "$(age "$each")" -le "$2" ]; then echo "${each##*/}"; else rm -f "$each"; fi
+    done
+}
+leave_line() {
+    rm -f "$home/queue/$1"
+    rmdir "$home/queue" 2>/dev/null || :
+}
+
+# --- the end ---------------------------------------------------------------------------------------------
+
+# stop_tasks GRACE TASK…: what we stopped is not taken for something that failed.
+stop_tasks() {
+    grace=$1 ids='' directories=''
+    shift
+    for task; do
+        [ ! -d "$own/tasks/$task" ] || : >"$own/tasks/$task/stopped"
+        ids="$ids $(have docker && containers --filter "label=tfdeploy.task=$task")"
+        directories="$directories $own/tasks/$task"
+    done
+    [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" stop $directories </dev/null
+    [ -z "${ids# }" ] || docker stop --time "$grace" $ids >/dev/null
+}
+undo() {
+    if [ "$(cat "$own/generation" 2>/dev/null)" = "$generation" ]; then
+        [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" stop "$own"/tasks/*/ </dev/null 2>/dev/null || :
+        remove_directory
+    fi
+    ! have docker || {
+        ids=$(containers --filter "label=tfdeploy.generation=$generation")
+        [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
+    }
+    release_lock
+}
+survey() {
+    [ ! -e "$own/collected" ] || return 0
+    for directory in "$own"/tasks/*/outputs; do
+        [ -d "$directory" ] && [ -n "$(find "$directory" -mindepth 2 -print -quit)" ] || continue
+        task=${directory%/outputs}
+        record outputs
+        echo "${task##*/}"
+        du -sk "$directory" | cut -f1
+    done
+}
+remove_job() {
+    step='stopping its tasks'
+    record kept
+    if have docker; then
+        ids=$(containers)
+        [ -z "$ids" ] || docker inspect --format 'image {{.Image}} {{.Config.Image}}' $ids | sort -u
+    fi
+    [ ! -e "$own/shared" ] || echo "shared $(cat "$own/shared")"
+    if [ -e "$own/keeper.py" ]; then
+        for each in "$own"/tasks/*/; do
+            [ ! -e "$each/state.json" ] || "$python" "$own/keeper.py" stop "$each" </dev/null &
+        done
+        wait
+    fi
+    if [ -n "${ids-}" ]; then
+        docker stop --time "$1" $ids >/dev/null
+        step='removing its containers'
+        docker rm --force --volumes $ids >/dev/null
+    fi
+    step='removing its directory'
+    remove_directory
+    case $(cat "$home/lock" 2>/dev/null) in "$job	"*) rm -f "$home/lock" ;; esac
+    record removed
+}
+remove_directory() {
+    rm -rf "$own"
+    rmdir "$jobs" 2>/dev/null || :
+}
