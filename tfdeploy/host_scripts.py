@@ -80,8 +80,6 @@ def start(launch: Launch, site: Site, holder: Holder) -> str:
         site,
         "carefully",
         f"check_ports {_ports(tasks)}",
-        "step='watching over it'",
-        f"put \"$own/watch\" <<'END'\n{holder.line()}\nEND",
         *begin,
         "step=",
         "look",
@@ -144,8 +142,11 @@ def survey(job: str, home: str) -> str:
     return _script(job, Site("", home), "survey")
 
 
-def remove(job: str, home: str, grace: int) -> str:
-    return _script(job, Site("", home), "carefully", f"remove_job {grace}")
+def remove(job: str, home: str, grace: int, outcome: str) -> str:
+    """The outcome comes first: whoever watches shall not take this for a failure."""
+    end = f"put \"$own/outcome\" <<'END'\n{outcome}\nEND"
+    known = f'[ ! -d "$own" ] || [ -e "$own/outcome" ] || {{\n{end}\n}}'
+    return _script(job, Site("", home), "carefully", known, f"remove_job {grace}")
 
 
 def lock_status(home: str) -> str:
@@ -174,7 +175,8 @@ def logs(launch: Launch, home: str, task: Task, *, follow: bool, tail: int | Non
     else:
         words = ["docker", "logs", "--timestamps", *wishes, *(["--follow"] if follow else [])]
         words += [containers.name(launch, task)]
-    return _script(launch.job, Site("", home), f"leash {shlex.join(words)} 2>&1")
+    # Only what would go on without us needs the leash.
+    return _script(launch.job, Site("", home), f"{'leash ' if follow else ''}{shlex.join(words)} </dev/null 2>&1")
 
 
 def exec_words(launch: Launch, home: str, task: Task, command: Sequence[str], *, tty: bool) -> tuple[str, ...]:

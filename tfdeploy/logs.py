@@ -27,9 +27,12 @@ class Line:
     text: str
 
     @classmethod
-    def parse(cls, task: str, said: str) -> "Line":
+    def parse(cls, task: str, said: str, *, streams: bool = False) -> "Line":
+        """`time text`, or where the streams are named, `time stdout text`."""
         time, _, text = said.partition(" ")
-        return cls(task, normal_time(time), text) if time[:4].isdigit() else cls(task, "", said)
+        if not time[:4].isdigit():
+            return cls(task, "", said)
+        return cls(task, normal_time(time), text.partition(" ")[2] if streams else text)
 
     @property
     def safe(self) -> str:
@@ -65,6 +68,7 @@ def read(
     since: str = "",
 ) -> dict[str, list[Line] | TfdeployError]:
     """Everything so far, task by task."""
+    streams = launch.plan.job.runtime == "process"
 
     def one(task: Task) -> list[Line]:
         host = remotes[task.host]
@@ -72,7 +76,7 @@ def read(
         output = host.run(script)
         if output.code:
             raise TfdeployError(output.stdout.strip()[-200:] or "its log cannot be read", where=task.id)
-        return [Line.parse(task.id, line) for line in output.stdout.split("\n")[:-1]]
+        return [Line.parse(task.id, line, streams=streams) for line in output.stdout.split("\n")[:-1]]
 
     return remote.on_each({task.id: task for task in tasks if task.host in remotes}, one)
 
@@ -93,7 +97,7 @@ def follow(
     since: str = "",
 ) -> None:
     """Lines as they come, until every task has ended or `over` is set. A task that restarts is followed on."""
-    mutex = threading.Lock()
+    mutex, streams = threading.Lock(), launch.plan.job.runtime == "process"
 
     def hand_on(line: Line) -> None:
         with mutex:
@@ -102,7 +106,7 @@ def follow(
     def one(task: Task) -> None:
         host = remotes[task.host]
         script = host_scripts.logs(launch, host.home, task, follow=True, tail=tail, since=since)
-        host.stream(script, lambda said: hand_on(Line.parse(task.id, said)), over)
+        host.stream(script, lambda said: hand_on(Line.parse(task.id, said, streams=streams)), over)
 
     reachable = [task for task in tasks if task.host in remotes]
     if not reachable:

@@ -1,11 +1,13 @@
 """Taking a job down: its tasks get SIGTERM and time, then nothing of it is left but what is listed as kept."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfdeploy import host_scripts, remote
+from tfdeploy import host_scripts, lock, remote
 from tfdeploy.errors import TfdeployError, all_of
 from tfdeploy.host_scripts import records
+from tfdeploy.outcome import Outcome
 from tfdeploy.remote import Remote
 from tfdeploy.wording import last_line, show_size, some
 
@@ -44,8 +46,10 @@ def check_outputs(job: str, remotes: Mapping[str, Remote]) -> None:
 def remove(job: str, remotes: Mapping[str, Remote | TfdeployError], grace: int) -> Removal:
     """On every host that can be reached; it can be run again for the others."""
 
+    outcome = Outcome("stopped", f"taken down by {lock.this_controller()}", time.time()).to_json()
+
     def one(host: Remote) -> list[str]:
-        done = host.run(host_scripts.remove(job, host.home, grace), seconds=grace + 300)
+        done = host.run(host_scripts.remove(job, host.home, grace, outcome), seconds=grace + 300)
         answers = dict(records(done.stdout))
         if "removed" not in answers:
             step = answers.get("failed", "")

@@ -54,8 +54,7 @@ class Watch:
                 now = time.monotonic()
                 if now >= next_beat:
                     next_beat = now + lock.SECONDS_BETWEEN_BEATS
-                    if not self._beat():
-                        return Outcome("stopped", "the job was taken down", time.time())
+                    self._beat()
                 if now >= next_look:
                     next_look = now + SECONDS_BETWEEN_LOOKS
                     self._look(tuple(self.hosts))
@@ -73,11 +72,18 @@ class Watch:
 
     def _over(self) -> Outcome | None:
         view = self.view
+        if self._gone():
+            return Outcome("stopped", "the job was taken down", time.time())
         return view.outcome or policy.verdict(self.launch.plan, view.tasks, view.now)
+
+    def _gone(self) -> bool:
+        """No host that answers knows the job any more."""
+        seen = [view for view in self.views.values() if isinstance(view, HostView)]
+        return bool(seen) and all(view.launch is None for view in seen)
 
     def _finished(self, outcome: Outcome) -> Outcome:
         """Stops the rest and keeps the outcome on the hosts; whoever only looks on leaves that to the other."""
-        if not self.in_charge or self.view.outcome:
+        if not self.in_charge or self.view.outcome or self._gone():
             return outcome
         job, grace = self.launch.job, self.launch.plan.job.policies.grace
         alive = [each.task for each in self.view.tasks if not each.state.over]
@@ -98,15 +104,12 @@ class Watch:
 
         before = self.view if self.views else None
         self.views |= remote.on_each({name: name for name in names}, one)
-        if before is None or before.tasks != self.view.tasks:
+        if not self._gone() and (before is None or before.tasks != self.view.tasks):
             self.on_change(self.view)
 
-    def _beat(self) -> bool:
-        """Whether the job is still there, as far as anyone can say."""
+    def _beat(self) -> None:
         answers = self._on_hosts(lambda host: host_scripts.beat(self.launch.job, host.home, self.holder))
-        said = [dict(records(answer)) for answer in answers.values()]
-        self.in_charge = not any("held" in each for each in said)
-        return not said or any("gone" not in each for each in said)
+        self.in_charge = not any("held" in dict(records(answer)) for answer in answers.values())
 
     def _on_hosts(self, script: Callable[[Remote], str]) -> dict[str, str]:
         grace = self.launch.plan.job.policies.grace

@@ -141,14 +141,13 @@ start_process() {
     fi
 }
 
-# leash COMMAND…: ends it when our standard input does, which is when the controller has gone.
+# leash COMMAND…: ends it when the script's standard input does, which is when the controller has gone.
+exec 3<&0
 leash() {
-    exec 3<&0
     "$@" </dev/null 3<&- &
     child=$!
     { read -r _ <&3; kill "$child"; } >/dev/null 2>&1 &
     hand=$!
-    exec 3<&-
     wait "$child"
     code=$?
     kill "$hand" 2>/dev/null
@@ -244,7 +243,7 @@ list_jobs() {
 
 # beat STALE: one watches, until it gives no sign of life.
 beat() {
-    [ -d "$own" ] || { record gone; return; }
+    [ -d "$own" ] || return 0
     exec 8<"$own"
     flock 8
     if [ -e "$own/watch" ] && [ "$(cat "$own/watch")" != "$holder" ] && [ "$(age "$own/watch")" -le "$1" ]; then
@@ -327,6 +326,7 @@ remove_job() {
         [ -z "$ids" ] || docker inspect --format 'image {{.Image}} {{.Config.Image}}' $ids | sort -u
     fi
     [ ! -e "$own/shared" ] || echo "shared $(cat "$own/shared")"
+    for each in "$own"/tasks/*/; do [ ! -d "$each" ] || : >"$each/stopped"; done
     if [ -e "$own/keeper.py" ]; then
         for each in "$own"/tasks/*/; do
             [ ! -e "$each/state.json" ] || "$python" "$own/keeper.py" stop "$each" </dev/null &
