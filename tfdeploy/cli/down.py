@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--discard", is_flag=True, help="Give up outputs that were not collected.")
 @click.option("--grace", metavar="TIME", help="Between SIGTERM and the end.  [default: the job's]")
 def down(job: str | None, search: "Search", every: bool, discard: bool, grace: str | None) -> int:
-    """Take a job down; nothing of it is left on any host but what is listed as kept.
+    """Take a job down; nothing of it is left but what is listed as kept.
 
     Hosts that cannot be reached are named (exit code 3): run it again when they are back.
 

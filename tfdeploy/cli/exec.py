@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @search_options
 @click.option("-T", "--no-tty", is_flag=True, help="No terminal for the command, even where there is one here.")
 def exec(task: str, job: str | None, search: "Search", no_tty: bool) -> int:
-    """Run a command within a task; its exit code is the command's.
+    """Run a command within a task.
+
+    The exit code is the command's.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @search_options
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def ls(search: "Search", output: str) -> int:
-    """All jobs on the hosts of an inventory, or all that were launched from here.
+    """All jobs on these hosts, or launched from here.
 
     \b
     Examples:
