@@ -63,10 +63,14 @@ class Engine:
     root: str = ""
     foreign: tuple[str, ...] = ()
     """Running containers that are not ours."""
+    answers: bool = False
+    """It gave an image that it was asked for; then nothing else was asked."""
 
     @property
     def fault(self) -> str:
         """What makes it unfit for tasks; nothing where it is fit."""
+        if self.answers:
+            return ""
         if self.kind == "snap":
             return "Docker comes from a snap"
         if self.kind == "podman":
@@ -206,6 +210,7 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
     busy = frozenset(lines("gpu_processes"))
     active = _active(lines("services"))
     jobs, reserved = _jobs(lines("jobs"))
+    image = _image(text("image"))
     known = {job.name for job in jobs}
     return Facts(
         cpus=_number(text("cpus"), 1.0),
@@ -219,11 +224,11 @@ def parse(printed: str, *, before: float, after: float) -> Facts:
         ),
         reserved=reserved,
         jobs=jobs,
-        image=_image(text("image")),
+        image=image,
         addresses=tuple(each.address for each in interfaces if not each.name.startswith(INNER_INTERFACES)),
         root=text("root") == "0",
         system=_system(lines("os"), text("kernel"), text("machine"), text("init")),
-        engine=_engine(text("engine"), text("engine_kind"), rows),
+        engine=Engine(answers=True) if image else _engine(text("engine"), text("engine_kind"), rows),
         interfaces=interfaces,
         disk=disk,
         disk_free=disk_free,

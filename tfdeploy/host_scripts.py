@@ -82,7 +82,7 @@ def start(launch: Launch, site: Site, holder: Holder) -> str:
         f"check_ports {_ports(tasks)}",
         *begin,
         "step=",
-        "look",
+        "look" if _is_process(launch) else f"look {names}",
         "release_lock",
         holder=holder,
     )

@@ -20,7 +20,7 @@ carefully() {
 # The host's lock is a file that says who holds it; its age says when the holder was last alive.
 # flock on the directory makes looking and taking one step.
 take_lock() {
-    mkdir -p "$home"
+    [ -d "$home" ] || mkdir -p "$home"
     exec 8<"$home"
     flock 8
     if [ -e "$home/lock" ] && [ "$(cat "$home/lock")" != "$holder" ] && [ "$(age "$home/lock")" -le "$1" ]; then
@@ -45,8 +45,9 @@ others() {
     for directory in "$jobs"/*/; do
         [ -f "$directory/reserved" ] || continue
         name=${directory%/}
-        [ "$directory" = "$own/" ] || echo "${name##*/} $(cat "$directory/generation")"
-    done | sort
+        read -r known <"$directory/generation"
+        [ "$directory" = "$own/" ] || echo "${name##*/} $known"
+    done
 }
 check_others() { [ "$(others)" = "$1" ] || moved 'another job came or went'; }
 # Ports as decimal:hexadecimal.
@@ -64,11 +65,11 @@ begin_job() {
         trap - EXIT
         exit 77
     fi
+    # Tasks that are plain processes go through these as their own users.
+    umask 066
     mkdir -p "$own/tasks"
-    chmod 711 "$jobs" "$own" "$own/tasks"
-    put "$own/generation" <<END
-$generation
-END
+    umask 077
+    echo "$generation" >"$own/generation"
 }
 # A file is there whole or not at all.
 put() {
@@ -77,6 +78,7 @@ put() {
 }
 # The host's own names, then the job's; `?name` is an address to be looked up here, as this host sees it.
 make_hosts() {
+    umask 022
     {
         cat /etc/hosts
         echo "# tfdeploy: $job"
@@ -87,23 +89,24 @@ make_hosts() {
             echo "$address $name"
         done
     } >"$own/hosts"
-    chmod 644 "$own/hosts"
+    umask 077
 }
 task_directory() {
     step=$1
     directory=$own/tasks/$1
-    mkdir -p "$directory"
-    chmod 711 "$directory"
+    umask 066
+    mkdir -p "$directory/outputs"
+    umask 077
 }
 # secret NAME VALUE: printf is the shell's own, so that no process list shows it.
 secret() {
-    mkdir -p "$directory/secrets"
-    chmod 500 "$directory/secrets"
+    mkdir -p -m 700 "$directory/secrets"
     rm -f "$directory/secrets/$1"
     printf '%s' "$2" >"$directory/secrets/$1"
     chmod 400 "$directory/secrets/$1"
 }
 give() { # give OWNER: what the task writes and what only it may read
+    [ "$1" != 0:0 ] || return 0
     for each in "$directory/outputs" "$directory/secrets"; do
         [ ! -e "$each" ] || chown -R "$1" "$each"
     done
@@ -176,6 +179,7 @@ read_job() {
     record outcome
     cat "$own/outcome" 2>/dev/null
 }
+# look [CONTAINER…]: how the job's tasks are; those who know their containers' names save a question.
 look() {
     record now
     date +%s
@@ -185,7 +189,7 @@ look() {
     done
     record containers
     if have docker; then
-        ids=$(containers) || { record broken; echo 'the Docker engine does not answer'; return 0; }
+        ids=${*:-$(containers)} || { record broken; echo 'the Docker engine does not answer'; return 0; }
         [ -z "$ids" ] || timeout 30 docker inspect --format \
             '{"task":{{json (index .Config.Labels "tfdeploy.task")}},"generation":{{json (index .Config.Labels "tfdeploy.generation")}},"state":{{json .State}},"restarts":{{.RestartCount}}}' \
             $ids 2>/dev/null || :
