@@ -134,7 +134,7 @@ start_process() {
     rm -f "$directory/state.json"
     if [ -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then
         systemctl reset-failed "tfdeploy-$job-$task" 2>/dev/null || :
-        systemd-run --quiet --collect --unit="tfdeploy-$job-$task" --property=KillMode=mixed \
+        systemd-run --quiet --collect --unit="tfdeploy-$job-$task" --property=KillMode=mixed --property=OOMPolicy=continue \
             --property=TimeoutStopSec=$((grace + 10)) "$@" "$python" "$own/keeper.py" run "$directory" </dev/null
         tries=0
         until [ -e "$directory/state.json" ] || [ $((tries += 1)) -gt 100 ]; do sleep 0.1; done
