@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -182,11 +183,26 @@ def _undone_if_it_fails(
 
 def _undo(planned: Launch, sites: Mapping[str, Site], members: Mapping[str, Remote], holder: Holder) -> list[str]:
     """The hosts where it could not be done."""
-    answers = remote.on_each(
-        members,
-        lambda host: host.run(host_scripts.undo(planned, sites[host.name], holder), seconds=SECONDS_FOR_A_SCRIPT),
-    )
+
+    def one(host: Remote) -> Output:
+        return host.run(host_scripts.undo(planned, sites[host.name], holder), seconds=SECONDS_FOR_A_SCRIPT)
+
+    with _not_interrupted():
+        answers = remote.on_each(members, one)
     return [name for name, answer in answers.items() if isinstance(answer, TfdeployError) or answer.code]
+
+
+@contextlib.contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """A second Ctrl-C does not leave half of it on the hosts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

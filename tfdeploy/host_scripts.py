@@ -56,7 +56,7 @@ def reserve(launch: Launch, site: Site, holder: Holder, secrets: Mapping[str, st
         "begin_job",
         _put("$own/launch.json", launch.to_json(), launch),
         f"make_hosts <<'{launch.generation}'\n{_lines(map(_hosts_line, launch.plan.tasks))}\n{launch.generation}",
-        *([f"make_shared {shlex.quote(launch.plan.job.shared)}"] if launch.plan.job.shared else []),
+        *([_make_shared(launch, site)] if launch.plan.job.shared else []),
         *([_put("$own/keeper.py", processes.keeper().rstrip("\n"), launch)] if _is_process(launch) else []),
         *(_create(launch, site, task, secrets) for task in tasks),
         # Last, because from here on it counts as a job that holds something.
@@ -201,6 +201,13 @@ def records(printed: str) -> list[tuple[str, str]]:
     """What a script answered: (word, lines) of each record."""
     parts = (part.partition("\n") for part in printed.split("\x1e")[1:])
     return [(head.strip(), body.rstrip("\n")) for head, _, body in parts]
+
+
+def _make_shared(launch: Launch, site: Site) -> str:
+    """Tasks of several users could not write there otherwise."""
+    image_user = site.login if _is_process(launch) else site.image_user
+    users = {launch.plan.spec_of(task).user or image_user for task in launch.plan.tasks}
+    return f"make_shared {shlex.quote(launch.plan.job.shared or '')} {'755' if len(users) == 1 else '777'}"
 
 
 def _create(launch: Launch, site: Site, task: Task, secrets: Mapping[str, str]) -> str:

@@ -112,7 +112,10 @@ def follow(
     if not reachable:
         return
     with ThreadPoolExecutor(len(reachable)) as pool:
-        for ended in [pool.submit(one, task) for task in reachable]:
-            error = ended.exception()
-            if error and not over.is_set() and not isinstance(error, TfdeployError):
-                raise error
+        try:
+            for ended in [pool.submit(one, task) for task in reachable]:
+                error = ended.exception()
+                if error and not isinstance(error, TfdeployError):
+                    raise error
+        finally:
+            over.set()

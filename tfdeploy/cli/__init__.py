@@ -2,7 +2,9 @@
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import click
@@ -65,6 +67,9 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
+    if threading.current_thread() is threading.main_thread():
+        # What must be undone is undone then, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     colour = False if os.environ.get("NO_COLOR") else None
     try:
         result: Any = cli.main(args=argv, prog_name="tfdeploy", standalone_mode=False, color=colour)

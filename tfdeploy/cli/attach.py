@@ -52,10 +52,10 @@ def _watch(search: "Search", *, logs: bool, background: bool = False) -> int:
         with _logs(found) if logs else contextlib.nullcontext():
             try:
                 outcome = watching.until_over()
-            except KeyboardInterrupt:
-                if background:
-                    raise
+            except (KeyboardInterrupt, SystemExit) as left:
                 watching.hand_over()
+                if background or isinstance(left, SystemExit):
+                    raise
                 if watching.in_charge:
                     in_background(found.launch.job, search.credentials)
                 click.echo(err=True)

@@ -157,12 +157,12 @@ leash() {
     return $code
 }
 
-# make_shared DIRECTORY: the job's own part of it. It is never removed: checkpoints are there.
+# make_shared DIRECTORY MODE: the job's own part of it. It is never removed: checkpoints are there.
 make_shared() {
     step="shared: $1"
     [ -d "$1" ] || { echo "there is no directory $1" >&2; false; }
     shared=$1/$job
-    ! mkdir "$shared" 2>/dev/null || made_shared=yes
+    ! mkdir -m "$2" "$shared" 2>/dev/null || made_shared=yes
     [ -d "$shared" ]
     put "$own/shared" <<END
 $shared
