@@ -3,7 +3,9 @@
 bench/launch.py [--hosts N] [--cpu-hosts 1,4,16] --json     the last line is one JSON object
 
 Every contender enters the hosts anew and starts the same: a 2 MB image that is there already, host network, a name, a
-label, an init and a TF_CONFIG of its own. Ansible is measured again with the connections that it has just left open.
+label, an init and a TF_CONFIG of its own. `plain`, `ansible_run` and `pyinfra_run` do a bare `docker run`; `ansible`
+and `pyinfra` do what `up` does: look at engine, image and ports, keep a plan and a hosts file, create on all hosts before
+any starts, and look whether all run.
 `hosts_alone` is what no contender can be faster than: the hosts start their containers themselves, at an agreed moment.
 Lab hosts share this machine's processors, so that it grows with their number.
 pyinfra has a virtual environment of its own: it wants an older paramiko than the one tfdeploy is developed with.
@@ -39,7 +41,14 @@ JOB = "bench"
 IMAGE = "bench-busybox:1"
 APPLETS = ("cat", "echo", "env", "ls", "mkdir", "rm", "sh", "sleep", "tar", "true")
 COMMAND = ("sleep", "1000000")
-RUN = ("docker", "run", "--detach", "--network=host", f"--name={JOB}-task", f"--label={JOB}={LAB}", "--init")
+HOW = ("--network=host", f"--name={JOB}-task", f"--label={JOB}={LAB}", "--init")
+RUN = ("docker", "run", "--detach", *HOW)
+CREATE = ("docker", "create", *HOW)
+START = ("docker", "start", f"{JOB}-task")
+LOOK = ("docker", "inspect", "--format={{.State.Running}}", f"{JOB}-task")
+INSPECT_IMAGE = ("docker", "image", "inspect", IMAGE)
+PORTS = ("ss", "-Hltn")
+DIRECTORY = "/var/lib/bench-job"
 ROUNDS = 5
 CPU_ROUNDS = 3
 CPU_HOSTS = (1, 4, 16)
@@ -85,7 +94,6 @@ class Contender:
     launch: Callable[[], Run]
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
-    stand_in: bool = False
 
 
 def main() -> None:
@@ -97,8 +105,8 @@ def main() -> None:
         directory = Path(made)
         try:
             lab = prepared(directory, max(arguments.hosts, *counts))
-            runs = in_turns(contenders(directory, lab[: arguments.hosts], arguments), lab[: arguments.hosts])
-            cpu = controller_cpu(directory, lab, counts, arguments)
+            runs = in_turns(contenders(directory, lab[: arguments.hosts]), lab[: arguments.hosts])
+            cpu = controller_cpu(directory, lab, counts)
         finally:
             quietly(directory, TFDEPLOY, "lab", "down", "--name", LAB)
             quietly(directory, *machine.docker_words(), "rmi", IMAGE)
@@ -114,7 +122,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--cpu-hosts", type=numbers, help="with how many hosts to take the controller's CPU time")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--without-tfdeploy", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -126,13 +133,13 @@ def stop(*_: object) -> NoReturn:
 # The contenders
 
 
-def contenders(directory: Path, hosts: Sequence[Host], arguments: argparse.Namespace) -> list[Contender]:
+def contenders(directory: Path, hosts: Sequence[Host]) -> list[Contender]:
     return [
         hosts_alone(hosts),
         plain(directory, hosts),
-        tfdeploy(directory, hosts, arguments),
+        tfdeploy(directory, hosts),
         *ansible(directory, hosts),
-        pyinfra(directory, hosts),
+        *pyinfra(directory, hosts),
     ]
 
 
@@ -158,9 +165,7 @@ def plain(directory: Path, hosts: Sequence[Host]) -> Contender:
     return Contender("plain", lambda: measured(directory, commands))
 
 
-def tfdeploy(directory: Path, hosts: Sequence[Host], arguments: argparse.Namespace) -> Contender:
-    if arguments.without_tfdeploy:
-        return Contender("tfdeploy", lambda: measured(directory, [Command(("true",))]), stand_in=True)
+def tfdeploy(directory: Path, hosts: Sequence[Host]) -> Contender:
     # On a single host there is room for a worker only.
     shape = ("--num", str(len(hosts)), "--ps", "1" if len(hosts) > 1 else "0")
     words = (TFDEPLOY, "up", "lab.ini", "--detach", *shape, "--name", JOB, "--image", IMAGE, "--", *COMMAND)
@@ -172,37 +177,56 @@ def tfdeploy(directory: Path, hosts: Sequence[Host], arguments: argparse.Namespa
 
 
 def ansible(directory: Path, hosts: Sequence[Host]) -> list[Contender]:
-    """Its best: pipelining, no facts, a fork for each host. With new connections, then with those it left open."""
-    play = {
-        "hosts": [host.name for host in hosts],
-        "gather_facts": False,
-        "become": "{{ ansible_user != 'root' }}",
-        "vars": {"configs": dict(zip((host.name for host in hosts), tf_configs(hosts), strict=True))},
-        "tasks": [
-            {
-                "name": "Start",
-                "ansible.builtin.command": {"argv": [*RUN, "--env=TF_CONFIG", IMAGE, *COMMAND]},
-                "environment": {"TF_CONFIG": "{{ configs[inventory_hostname] }}"},
-            }
-        ],
-    }
-    (directory / "launch.yml").write_text(json.dumps([play]))
-    playbook = Command(
-        (str(BIN / "ansible-playbook"), "-i", "lab.ini", "--forks", str(len(hosts)), "launch.yml"),
-    )
+    """Its best: pipelining, no facts, a fork for each host, new connections."""
+    config = {"environment": {"TF_CONFIG": "{{ configs[inventory_hostname] }}"}}
+    run = [{"name": "Run", **config, "ansible.builtin.command": {"argv": [*RUN, "--env=TF_CONFIG", IMAGE, *COMMAND]}}]
+    same = [
+        {"name": "Image", "ansible.builtin.command": {"argv": list(INSPECT_IMAGE)}},
+        {"name": "Ports", "ansible.builtin.command": {"argv": list(PORTS)}},
+        {"name": "Directory", "ansible.builtin.file": {"path": DIRECTORY, "state": "directory", "mode": "0700"}},
+        {
+            "name": "Names",
+            "ansible.builtin.copy": {"dest": f"{DIRECTORY}/hosts", "content": names(hosts), "mode": "0644"},
+        },
+        {
+            "name": "Plan",
+            "ansible.builtin.copy": {"dest": f"{DIRECTORY}/plan", "content": names(hosts), "mode": "0600"},
+        },
+        {
+            "name": "Create",
+            **config,
+            "ansible.builtin.command": {"argv": [*CREATE, "--env=TF_CONFIG", IMAGE, *COMMAND]},
+        },
+        {"name": "Start", "ansible.builtin.command": {"argv": list(START)}},
+        {
+            "name": "Look",
+            "ansible.builtin.command": {"argv": ["{% raw %}" + word + "{% endraw %}" for word in LOOK]},
+            "register": "seen",
+            "failed_when": "seen.stdout != 'true'",
+        },
+    ]
     settings = {"ANSIBLE_PIPELINING": "1", "ANSIBLE_HOST_KEY_CHECKING": "1"}
 
-    def launch() -> Run:
-        return measured(directory, [playbook], settings)
+    def contender(name: str, tasks: Sequence[Mapping[str, Any]]) -> Contender:
+        play = {
+            "hosts": [host.name for host in hosts],
+            "gather_facts": False,
+            "become": "{{ ansible_user != 'root' }}",
+            "vars": {"configs": dict(zip((host.name for host in hosts), tf_configs(hosts), strict=True))},
+            "tasks": tasks,
+        }
+        (directory / f"{name}.yml").write_text(json.dumps([play]))
+        words = (str(BIN / "ansible-playbook"), "-i", "lab.ini", "--forks", str(len(hosts)), f"{name}.yml")
+        return Contender(name, lambda: measured(directory, [Command(words)], settings), before=close_connections)
 
     def close_connections() -> None:
         for host in hosts:
             quietly(directory, *host.ssh(("-O", "exit")))
 
-    return [Contender("ansible", launch, before=close_connections), Contender("ansible_connected", launch)]
+    return [contender("ansible", same), contender("ansible_run", run)]
 
 
-def pyinfra(directory: Path, hosts: Sequence[Host]) -> Contender:
+def pyinfra(directory: Path, hosts: Sequence[Host]) -> list[Contender]:
     inventory = [
         (
             host.name,
@@ -215,24 +239,40 @@ def pyinfra(directory: Path, hosts: Sequence[Host]) -> Contender:
                 "ssh_allow_agent": False,
                 "ssh_look_for_keys": False,
                 "launch": launch,
+                "create": create,
                 **({"_sudo": True, "_sudo_password": host.sudo_password} if host.sudo_password else {}),
             },
         )
-        for host, launch in zip(hosts, launches(hosts), strict=True)
+        for host, launch, create in zip(hosts, launches(hosts), launches(hosts, CREATE), strict=True)
     ]
     (directory / "inventory.py").write_text(f"hosts = {inventory!r}\n")
-    (directory / "deploy.py").write_text(
-        "from pyinfra import host\n"
-        "from pyinfra.operations import server\n"
-        'server.shell(name="Start", commands=[host.data.launch])\n'
+    (directory / "names").write_text(names(hosts))
+    begin = "from pyinfra import host\nfrom pyinfra.operations import files, server\n"
+    look = f'test "$({shlex.join(LOOK)})" = true'
+    (directory / "pyinfra_run.py").write_text(f"{begin}server.shell(commands=[host.data.launch])\n")
+    (directory / "pyinfra.py").write_text(
+        f"{begin}server.shell(commands={[shlex.join(INSPECT_IMAGE), shlex.join(PORTS)]!r})\n"
+        f"files.directory(path={DIRECTORY!r}, mode='700')\n"
+        f"files.put(src='names', dest={DIRECTORY + '/hosts'!r})\n"
+        f"files.put(src='names', dest={DIRECTORY + '/plan'!r})\n"
+        "server.shell(commands=[host.data.create])\n"
+        f"server.shell(commands={[shlex.join(START), look]!r})\n"
     )
     program = str(PYINFRA_VENV / "bin" / "pyinfra")
-    deploy = Command((program, "--yes", "--parallel", str(len(hosts)), "inventory.py", "deploy.py"))
-    return Contender("pyinfra", lambda: measured(directory, [deploy]))
+
+    def contender(name: str) -> Contender:
+        words = (program, "--yes", "--parallel", str(len(hosts)), "inventory.py", f"{name}.py")
+        return Contender(name, lambda: measured(directory, [Command(words)]))
+
+    return [contender("pyinfra"), contender("pyinfra_run")]
 
 
-def launches(hosts: Sequence[Host]) -> list[str]:
-    return [shlex.join((*RUN, f"--env=TF_CONFIG={config}", IMAGE, *COMMAND)) for config in tf_configs(hosts)]
+def names(hosts: Sequence[Host]) -> str:
+    return "".join(f"{host.address} {host.name}\n" for host in hosts)
+
+
+def launches(hosts: Sequence[Host], words: Sequence[str] = RUN) -> list[str]:
+    return [shlex.join((*words, f"--env=TF_CONFIG={config}", IMAGE, *COMMAND)) for config in tf_configs(hosts)]
 
 
 def tf_configs(hosts: Sequence[Host]) -> list[str]:
@@ -254,15 +294,13 @@ def in_turns(contenders: Sequence[Contender], hosts: Sequence[Host]) -> dict[str
     return runs
 
 
-def controller_cpu(
-    directory: Path, lab: Sequence[Host], counts: Sequence[int], arguments: argparse.Namespace
-) -> dict[int, float]:
+def controller_cpu(directory: Path, lab: Sequence[Host], counts: Sequence[int]) -> dict[int, float]:
     """Best CPU seconds of `tfdeploy up`, with so many hosts."""
     seconds: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(CPU_ROUNDS):
         for count in counts:
             hosts = lab[:count]
-            seconds[count].append(launched(tfdeploy(directory, hosts, arguments), hosts).cpu)
+            seconds[count].append(launched(tfdeploy(directory, hosts), hosts).cpu)
     return {count: min(each) for count, each in seconds.items()}
 
 
@@ -270,8 +308,7 @@ def launched(contender: Contender, hosts: Sequence[Host]) -> Run:
     contender.before()
     time.sleep(SECONDS_TO_SETTLE)
     run = contender.launch()
-    if not contender.stand_in:
-        check(contender.name, hosts)
+    check(contender.name, hosts)
     contender.after()
     clear(hosts)
     return run
@@ -329,7 +366,7 @@ def check(contender: str, hosts: Sequence[Host]) -> None:
 
 
 def clear(hosts: Sequence[Host]) -> None:
-    on_hosts(hosts, "docker ps -aq | xargs -r docker rm --force")
+    on_hosts(hosts, f"docker ps -aq | xargs -r docker rm --force; rm -rf {DIRECTORY}")
 
 
 def on_hosts(hosts: Sequence[Host], *scripts: str, data: bytes = b"") -> list[str]:
@@ -443,8 +480,9 @@ def ratios(seconds: Mapping[str, float]) -> dict[str, float]:
         {
             "over_plain_ssh": ours / seconds["plain"],
             "ansible_over_tfdeploy": seconds["ansible"] / ours,
-            "ansible_connected_over_tfdeploy": seconds["ansible_connected"] / ours,
             "pyinfra_over_tfdeploy": seconds["pyinfra"] / ours,
+            "ansible_run_over_tfdeploy": seconds["ansible_run"] / ours,
+            "pyinfra_run_over_tfdeploy": seconds["pyinfra_run"] / ours,
         },
         2,
     )
