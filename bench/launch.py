@@ -4,8 +4,8 @@ bench/launch.py [--hosts N] [--cpu-hosts 1,4,16] --json     the last line is one
 
 Every contender enters the hosts anew and starts the same: a 2 MB image that is there already, host network, a name, a
 label, an init and a TF_CONFIG of its own. `plain`, `ansible_run` and `pyinfra_run` do a bare `docker run`; `ansible`
-and `pyinfra` do what `up` does: look at engine, image and ports, keep a plan and a hosts file, create on all hosts before
-any starts, and look whether all run.
+and `pyinfra` do what `up` does: look at engine, image and ports, keep a plan and a hosts file, create on all hosts
+before any starts, and look whether all run.
 `hosts_alone` is what no contender can be faster than: the hosts start their containers themselves, at an agreed moment.
 Lab hosts share this machine's processors, so that it grows with their number.
 pyinfra has a virtual environment of its own: it wants an older paramiko than the one tfdeploy is developed with.

@@ -142,6 +142,20 @@ def survey(job: str, home: str) -> str:
     return _script(job, Site("", home), "survey")
 
 
+def sums(job: str, home: str, task: str) -> str:
+    """SHA-256 of every file among a task's outputs."""
+    return _script(job, Site("", home), f"cd_outputs {task} && find . -type f -exec sha256sum -z {{}} + </dev/null")
+
+
+def archive(job: str, home: str, task: str) -> str:
+    """A tar of a task's outputs; hard links as files of their own."""
+    return _script(job, Site("", home), f"cd_outputs {task} && tar --create --hard-dereference --file=- . </dev/null")
+
+
+def mark_collected(job: str, home: str, place: str) -> str:
+    return _script(job, Site("", home), f'[ ! -d "$own" ] || put "$own/collected" <<\'END\'\n{place}\nEND')
+
+
 def remove(job: str, home: str, grace: int, outcome: str) -> str:
     """The outcome comes first: whoever watches shall not take this for a failure."""
     end = f"put \"$own/outcome\" <<'END'\n{outcome}\nEND"

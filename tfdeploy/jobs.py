@@ -35,11 +35,13 @@ class Known:
     secrets: bool = False
     """Whether the inventory has passwords, so that it must be read again."""
     vault: Vault = field(default_factory=Vault)
+    place: str = ""
+    """Where results are collected to."""
 
     def to_json(self) -> str:
         hosts = [{"name": host.name, "connection": _plain(host.connection)} for host in self.hosts]
         vault = {"ids": self.vault.ids, "password_files": self.vault.password_files}
-        rest = {"job": self.job, "sources": self.sources, "secrets": self.secrets}
+        rest = {"job": self.job, "sources": self.sources, "secrets": self.secrets, "place": self.place}
         return json.dumps({"format": _FORMAT, **rest, "vault": vault, "hosts": hosts})
 
     @classmethod
@@ -52,14 +54,15 @@ class Known:
             sources=tuple(data["sources"]),
             hosts=tuple(Host(each["name"], Connection(**each["connection"])) for each in data["hosts"]),
             secrets=data["secrets"],
+            place=data["place"],
             vault=Vault(tuple(data["vault"]["ids"]), tuple(data["vault"]["password_files"])),
         )
 
 
-def remember(job: str, hosts: Sequence[Host], sources: Sequence[str], vault: Vault) -> None:
+def remember(job: str, hosts: Sequence[Host], sources: Sequence[str], vault: Vault, place: str) -> None:
     whole = tuple(source if "," in source else str(Path(source).expanduser().absolute()) for source in sources)
     secrets = any(_has_secret(host.connection) for host in hosts)
-    known = Known(job, whole, tuple(hosts), secrets, vault)
+    known = Known(job, whole, tuple(hosts), secrets, vault, place)
     directory = _directory()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = directory / f".{job}.{os.getpid()}"

@@ -35,6 +35,12 @@ def check(job: JobSpec) -> None:
             raise InputError(
                 "tfdeploy does not mount NFS itself yet", "Mount it on the hosts, and give the path there", where=where
             )
+    if job.outputs and any(output.to for output in job.outputs):
+        raise InputError(
+            "outputs go to the directory that --to names, not to places of their own yet",
+            "Leave `to` out",
+            where="outputs",
+        )
     if job.package:
         raise InputError("packages are not unpacked yet", "Put the code into the image", where="package")
     if job.runtime == "process":

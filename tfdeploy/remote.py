@@ -15,6 +15,7 @@ import select
 import shlex
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 from tfdeploy import paths
 from tfdeploy.errors import InputError, TfdeployError, UnreachableError
@@ -150,6 +151,9 @@ class Remote(Runs, Protocol):
 
     def feed(self, command: str, chunks: Iterable[bytes]) -> Output:
         """One command, as root, with data on its standard input."""
+
+    def fetch(self, script: str, consume: Callable[[BinaryIO], object]) -> Output:
+        """A script whose output is bytes, handed over as a stream."""
 
     def interact(self, words: Sequence[str], *, tty: bool) -> int:
         """One command, as root, on the user's own streams or terminal; its exit code."""
@@ -386,6 +390,14 @@ class _Ssh:
             error_reader.join()
             return Output(channel.recv_exit_status(), b"".join(said).decode(), b"".join(errors).decode())
 
+    def fetch(self, script: str, consume: Callable[[BinaryIO], object]) -> Output:
+        with self._begun(script, root=True) as channel:
+            channel.shutdown_write()
+            errors, reader = _aside(channel)
+            _consumed(self.name, channel.makefile("rb", 1 << 20), consume)
+            reader.join()
+            return Output(channel.recv_exit_status(), "", b"".join(errors).decode(errors="replace"))
+
     def interact(self, words: Sequence[str], *, tty: bool) -> int:
         from tfdeploy import terminal
 
@@ -433,6 +445,14 @@ def _after_password(password: Secret | None, chunks: Iterable[bytes]) -> Iterato
     if password:
         yield f"{password.value}\n".encode()
     yield from chunks
+
+
+def _consumed(host: str, stream: Any, consume: Callable[[BinaryIO], object]) -> None:
+    if stream.readline().rstrip(b"\n") != _Input.MARK.encode():
+        raise HostUnreachable(host, Cause.DROPPED, "the script did not begin")
+    consume(stream)
+    while stream.read(1 << 20):  # what the reader did not want, such as an archive's padding
+        pass
 
 
 def _drain(channel: Any) -> tuple[bytes, bytes]:
@@ -537,6 +557,19 @@ class _Local:
             process.stdin.close()
             said = process.stdout.read().decode(errors="replace")
         return Output(process.returncode, said, said)
+
+    def fetch(self, script: str, consume: Callable[[BinaryIO], object]) -> Output:
+        words, password = self._words(root=True)
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            assert process.stdin
+            assert process.stdout
+            process.stdin.write(_Input(script, password).encoded())
+            process.stdin.close()
+            _consumed(self.name, process.stdout, consume)
+            code = process.wait()
+            errors.seek(0)
+            return Output(code, "", errors.read().decode(errors="replace"))
 
     def interact(self, words: Sequence[str], *, tty: bool) -> int:
         return subprocess.call(words if os.geteuid() == 0 else ("sudo", *words))

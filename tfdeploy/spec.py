@@ -277,7 +277,7 @@ class Output(_Model):
     """A directory of each task that is collected at the end."""
 
     from_: AbsolutePath = Field(default="/outputs", alias="from")
-    to: Annotated[str, AfterValidator(_target)]
+    to: Annotated[str, AfterValidator(_target)] = ""
     """Where to; {job}, {type}, {index} and {host} are filled in."""
 
 

@@ -59,6 +59,8 @@ class Order:
     replace: bool = False
     discard: bool = False
     wait: bool = False
+    place: str = ""
+    """Where results are collected to."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -394,7 +396,7 @@ def _spread(hosts: Hosts, draft: Draft, report: Report) -> None:
 def _remember(order: Order, launch: Launch) -> None:
     wanted = set(launch.plan.hosts)
     hosts = [host for host in order.inventory.hosts if host.name in wanted]
-    jobs.remember(launch.job, hosts, order.sources, order.vault)
+    jobs.remember(launch.job, hosts, order.sources, order.vault, order.place)
 
 
 def _summary(planned: Plan) -> str:

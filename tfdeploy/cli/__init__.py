@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("ls", "All jobs on these hosts, or launched from here."),
     "logs": ("logs", "What the tasks of a job print, merged in the order of time."),
     "exec": ("exec", "Run a command within a task."),
+    "collect": ("collect", "Bring logs and outputs of a job home."),
     "down": ("down", "Take a job down; nothing of it is left but what is listed as kept."),
     "lock": ("lock", "Who holds hosts and jobs."),
     "provision": ("provision", "Bare machines become container hosts."),

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfdeploy.cli import show
 from tfdeploy.cli.options import search_options
+from tfdeploy.errors import CollectError, TfdeployError
 
 if TYPE_CHECKING:
     from tfdeploy.jobs import Found, Search
     from tfdeploy.outcome import Outcome
     from tfdeploy.remote import Credentials
     from tfdeploy.truth import JobView
+    from tfdeploy.watch import Watch
 
 LINES_OF_THE_CAUSE = 20
 
@@ -61,8 +64,30 @@ def _watch(search: "Search", *, logs: bool, background: bool = False) -> int:
                 click.echo(err=True)
                 say_how_to_come_back(found.launch.job)
                 return 0
-        _show_outcome(found, watching.view, outcome)
-    return 0 if outcome.state == "succeeded" else 1
+        _show_outcome(found, outcome)
+        collected = _collected(found, watching, outcome) if watching.in_charge else True
+    if outcome.state != "succeeded":
+        return 1
+    return 0 if collected else CollectError.exit_code
+
+
+def _collected(found: "Found", watching: "Watch", outcome: "Outcome") -> bool:
+    """Training and collecting are two things: one may succeed without the other."""
+    from dataclasses import replace
+
+    from tfdeploy import jobs
+    from tfdeploy.cli import collect
+
+    known = jobs.recall(found.launch.job)
+    if outcome.state == "stopped" or known is None:
+        return True
+    try:
+        collect.gather(replace(watching.view, outcome=outcome), found.entered, known.place)
+    except TfdeployError as error:
+        show.problem(f"not collected: {error}")
+        click.echo(f"The outputs are on the hosts still: tfdeploy collect {found.launch.job}", err=True)
+        return False
+    return True
 
 
 def in_background(job: str, credentials: "Credentials") -> None:
@@ -129,7 +154,7 @@ def _logs(found: "Found") -> Any:
         thread.join(timeout=3)
 
 
-def _show_outcome(found: "Found", view: "JobView", outcome: "Outcome") -> None:
+def _show_outcome(found: "Found", outcome: "Outcome") -> None:
     from tfdeploy import logs
 
     job = found.launch.job

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +35,7 @@ class UpCommand(JobCommand):
 @click.option("--discard", is_flag=True, help="Give up outputs of an earlier job that were not collected.")
 @click.option("--wait", is_flag=True, help="Wait in line while the job does not fit.")
 @click.option("--provision/--no-provision", default=True, help="Provision hosts that need it.  [default: provision]")
+@click.option("--to", default="results", show_default=True, metavar="DIR", help="Where results are collected to.")
 @click.option("--local", is_flag=True, help="On this machine, as plain processes: no inventory, SSH, root or Docker.")
 @click.option("--logs/--no-logs", "logs", default=None, help="Show what tasks print.  [default: with --local]")
 def up(
@@ -44,6 +46,7 @@ def up(
     discard: bool,
     wait: bool,
     provision: bool,
+    to: str,
     local: bool,
     logs: bool | None,
 ) -> int:
@@ -60,7 +63,8 @@ def up(
     """
     from tfdeploy import up as work
 
-    order = _order(request, local, provision=provision, replace=replace, discard=discard, wait=wait)
+    place = str(Path(to).expanduser().absolute())
+    order = _order(request, local, provision=provision, replace=replace, discard=discard, wait=wait, place=place)
     planned = work.check(order)
     for warning in planned.warnings:
         show.warning(warning)
