@@ -142,7 +142,6 @@ def test_yaml_anchors_and_merges_work() -> None:
         ("command: run '{{ index }}'", "tfdeploy.yml:1: command: templates need the form of a list."),
         ("command: {{ index }}", "tfdeploy.yml:1: a list or map stands where a key belongs."),
         ("command: say 'hi", 'tfdeploy.yml:1: command: "say \'hi": No closing quotation.'),
-        ("outputs: [{from: /o}]", "tfdeploy.yml:1: to is missing. Add to:"),
         (
             "outputs: [{to: '/o/{{ nope }}'}]",
             "tfdeploy.yml:1: to: '/o/{{ nope }}': no variable is called nope",
