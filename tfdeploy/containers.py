@@ -28,7 +28,8 @@ def create(launch: Launch, task: Task, *, own: str, user: str = "", selinux: boo
     wanted = launch.plan.spec_of(task).user or user
     return (
         f"{exported}docker {words} >/dev/null 3<<'{launch.generation}'\n{lines}{launch.generation}\n"
-        f'give "$(owner_of {name(launch, task)} {shlex.quote(wanted)})"\n'
+        # In a line of its own: within `give`'s a failure would go unseen.
+        f'owner=$(owner_of {name(launch, task)} {shlex.quote(wanted)})\ngive "$owner"\n'
     )
 
 

@@ -134,7 +134,7 @@ def changes(launch: Launch, home: str) -> str:
 
 
 def keep_lock(home: str, holder: Holder) -> str:
-    return _script(holder.job, Site("", home), 'touch -c "$home/lock"', holder=holder)
+    return _script(holder.job, Site("", home), "keep_lock", holder=holder)
 
 
 def survey(job: str, home: str) -> str:
