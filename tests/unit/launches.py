@@ -11,10 +11,15 @@ GENERATION = "g20261118T160000Z-0badcafe"
 
 
 def launch(*hosts: str, wishes: Wishes | None = None, **keys: Any) -> Launch:
-    """`launch("a", "b", wishes=Wishes(ps=1), env={…})`: planned for made-up hosts; keys are those of a job file."""
+    """`launch("a", "b", wishes=Wishes(ps=1), env={…})`: planned for made-up hosts; keys are those of a job file.
+
+    Several hosts take a task each, a single one takes four.
+    """
     names = hosts or ("a",)
     made = tuple(
-        Host(name, Connection(host=f"10.0.{number // 250}.{number % 250 + 1}"), gpus=4, slots=4)
+        Host(
+            name, Connection(host=f"10.0.{number // 250}.{number % 250 + 1}"), gpus=4, slots=4 if len(names) == 1 else 1
+        )
         for number, name in enumerate(names)
     )
     wanted = {"name": "demo", "image": "trainer:1", "tasks": {"worker": {"count": len(names)}}} | keys

@@ -42,7 +42,7 @@ env -0 >"$call/environment"
 ME = f"{os.getuid()}:{os.getgid()}"
 HOLDER = Holder("demo", GENERATION, "me@here (pid 1)", "2026-11-18T16:00:00Z")
 OTHER = Holder("other", "g0", "you@there (pid 2)", "2026-11-18T15:59:00Z")
-OUTCOME = Outcome("failed", 'worker-0: it\'s "over"\n$HOME', 1.0, "worker-0", "a", 1)
+OUTCOME = Outcome("failed", """worker-0: it's "over", $HOME `id` \\\\n""", 1.0, "worker-0", "a", 1)
 
 
 @dataclass(frozen=True)
