@@ -82,8 +82,10 @@ def environment(launch: Launch, task: Task) -> dict[str, str]:
 
 
 def _restart(launch: Launch) -> str:
-    policy = _RESTARTS[launch.plan.job.policies.restart]
-    return f"{policy}:{launch.plan.job.policies.max_restarts}" if policy == "on-failure" else policy
+    policy, budget = _RESTARTS[launch.plan.job.policies.restart], launch.plan.job.policies.max_restarts
+    if policy != "on-failure":
+        return policy
+    return f"{policy}:{budget}" if budget else "no"  # Docker takes 0 for no limit
 
 
 def _mounts(launch: Launch, task: Task, own: str) -> tuple[str, ...]:
