@@ -1,5 +1,6 @@
 """Launches that nobody made, for tests of what becomes of them."""
 
+from dataclasses import replace
 from typing import Any
 
 from tfdeploy.inventory import Connection, Host, Inventory
@@ -32,3 +33,9 @@ def launch(*hosts: str, wishes: Wishes | None = None, **keys: Any) -> Launch:
         members=tuple(Member.of(host) for host in made),
         image="sha256:" + "ab" * 32,
     )
+
+
+def on_port(made: Launch, port: int) -> Launch:
+    """All its tasks there: a test's machine may have other things on the ports that are planned."""
+    tasks = tuple(replace(task, port=port) for task in made.plan.tasks)
+    return replace(made, plan=replace(made.plan, tasks=tasks))

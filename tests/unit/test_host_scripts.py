@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT
-from tests.unit.launches import GENERATION, launch
+from tests.unit.launches import GENERATION, launch, on_port
 from tfdeploy import containers, facts, host_scripts, lock, truth
 from tfdeploy.host_scripts import Site, records
 from tfdeploy.launch import Launch
@@ -137,21 +137,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
 def made(free_port: int) -> Launch:
     return on_port(launch(), free_port)
-
-
-def on_port(made: Launch, port: int) -> Launch:
-    """Tests on a machine that has jobs of its own shall not meet their ports."""
-    tasks = tuple(replace(task, port=port) for task in made.plan.tasks)
-    return replace(made, plan=replace(made.plan, tasks=tasks))
 
 
 def old(path: Path, seconds: float) -> None:
@@ -599,8 +586,8 @@ def test_start_starts_all_says_how_they_are_and_gives_the_lock_back(machine: Mac
     assert not (machine.home / "lock").exists()
 
 
-def test_all_tasks_of_a_host_start_with_one_word(machine: Machine) -> None:
-    made = launch("a", wishes=Wishes(ps=1, workers=2))
+def test_all_tasks_of_a_host_start_with_one_word(machine: Machine, free_port: int) -> None:
+    made = on_port(launch("a", wishes=Wishes(ps=1, workers=2)), free_port)
     machine.run(host_scripts.start(made, machine.site(), HOLDER))
     assert machine.called("start")[0].words[1:] == tuple(containers.name(made, task) for task in made.plan.tasks)
 
