@@ -28,7 +28,8 @@ def create(launch: Launch, task: Task, *, own: str, user: str = "", selinux: boo
     wanted = launch.plan.spec_of(task).user or user
     return (
         f"{exported}docker {words} >/dev/null 3<<'{launch.generation}'\n{lines}{launch.generation}\n"
-        f'give "$(owner_of {name(launch, task)} {shlex.quote(wanted)})"\n'
+        # In a line of its own: within `give`'s a failure would go unseen.
+        f'owner=$(owner_of {name(launch, task)} {shlex.quote(wanted)})\ngive "$owner"\n'
     )
 
 
@@ -81,8 +82,10 @@ def environment(launch: Launch, task: Task) -> dict[str, str]:
 
 
 def _restart(launch: Launch) -> str:
-    policy = _RESTARTS[launch.plan.job.policies.restart]
-    return f"{policy}:{launch.plan.job.policies.max_restarts}" if policy == "on-failure" else policy
+    policy, budget = _RESTARTS[launch.plan.job.policies.restart], launch.plan.job.policies.max_restarts
+    if policy != "on-failure":
+        return policy
+    return f"{policy}:{budget}" if budget else "no"  # Docker takes 0 for no limit
 
 
 def _mounts(launch: Launch, task: Task, own: str) -> tuple[str, ...]:

@@ -52,9 +52,10 @@ def all_of(errors: Iterable[TfdeployError]) -> TfdeployError:
     listed = list(errors)
     if len(listed) == 1:
         return listed[0]
-    ranks = (LockedError, UnreachableError, CollectError, TfdeployError)
-    kind = next((rank for rank in ranks if any(isinstance(each, rank) for each in listed)), None)
-    return (kind or TfdeployError)("\n".join(map(str, listed)))
+    wrong = InputError if all(isinstance(each, InputError) for each in listed) else TfdeployError
+    ranks = (LockedError, UnreachableError, CollectError)
+    kind = next((rank for rank in ranks if any(isinstance(each, rank) for each in listed)), wrong)
+    return kind("\n".join(map(str, listed)))
 
 
 def _sentence(text: str) -> str:

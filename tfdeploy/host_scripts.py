@@ -50,7 +50,7 @@ def reserve(launch: Launch, site: Site, holder: Holder, secrets: Mapping[str, st
         "carefully",
         "step='taking the lock'",
         f"take_lock {lock.LOCK_STALE_AFTER}",
-        f"check_others {shlex.quote(_lines(f'{job} {generation}' for job, generation in sorted(site.others)))}",
+        f"check_others {shlex.quote(_lines(f'{job} {generation}' for job, generation in _in_glob_order(site.others)))}",
         f"check_ports {_ports(tasks)}",
         "step='keeping the plan'",
         "begin_job",
@@ -134,7 +134,7 @@ def changes(launch: Launch, home: str) -> str:
 
 
 def keep_lock(home: str, holder: Holder) -> str:
-    return _script(holder.job, Site("", home), 'touch -c "$home/lock"', holder=holder)
+    return _script(holder.job, Site("", home), "keep_lock", holder=holder)
 
 
 def survey(job: str, home: str) -> str:
@@ -215,6 +215,11 @@ def records(printed: str) -> list[tuple[str, str]]:
     """What a script answered: (word, lines) of each record."""
     parts = (part.partition("\n") for part in printed.split("\x1e")[1:])
     return [(head.strip(), body.rstrip("\n")) for head, _, body in parts]
+
+
+def _in_glob_order(others: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """As the shell lists their directories, each with a slash behind it."""
+    return sorted(others, key=lambda each: f"{each[0]}/")
 
 
 def _make_shared(launch: Launch, site: Site) -> str:

@@ -59,15 +59,26 @@ class Known:
         )
 
 
-def remember(job: str, hosts: Sequence[Host], sources: Sequence[str], vault: Vault, place: str) -> None:
+def remember(job: str, hosts: Sequence[Host], sources: Sequence[str], vault: Vault, place: str = "") -> None:
     whole = tuple(source if "," in source else str(Path(source).expanduser().absolute()) for source in sources)
     secrets = any(_has_secret(host.connection) for host in hosts)
-    known = Known(job, whole, tuple(hosts), secrets, vault, place)
+    known = Known(job, whole, tuple(hosts), secrets, _from_anywhere(vault), place)
     directory = _directory()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = directory / f".{job}.{os.getpid()}"
     temporary.write_text(known.to_json())
     temporary.replace(directory / f"{job}.json")
+
+
+def _from_anywhere(vault: Vault) -> Vault:
+    """Its files by their whole paths, because the watch goes on in another directory."""
+
+    def whole(file: str) -> str:
+        return file if file.startswith("prompt") else str(Path(file).expanduser().absolute())
+
+    parted = (each.partition("@") for each in vault.ids)
+    ids = tuple(f"{label}@{whole(file)}" if at else whole(label) for label, at, file in parted)
+    return replace(vault, ids=ids, password_files=tuple(map(whole, vault.password_files)))
 
 
 def forget(job: str) -> None:
@@ -180,7 +191,10 @@ def look(
 ) -> dict[str, HostView | TfdeployError]:
     def one(host: Remote) -> HostView:
         script = host_scripts.look(job, host.home, usage=usage)
-        return truth.host_view(host.run(script, seconds=SECONDS_FOR_A_LOOK).stdout)
+        view = truth.host_view(host.run(script, seconds=SECONDS_FOR_A_LOOK).stdout)
+        if view.launch and view.launch.job != job:
+            raise TfdeployError(f"asked for job {job}, it tells of {view.launch.job}", "Is this host to be trusted?")
+        return view
 
     answers = remote.on_each(remote.answered(remotes), one)
     return {host: answer if isinstance(answer, TfdeployError) else answers[host] for host, answer in remotes.items()}
@@ -270,10 +284,17 @@ def _via(text: str) -> Host:
     host, _, port = rest.partition(":") if rest.count(":") == 1 else (rest, "", "")
     try:
         address = inventory.parse_address(host)
-        number = int(port) if port else None
+        number = _port(port) if port else None
     except ValueError as error:
         raise InputError(f"not a host: {error}", "Write it as [user@]host[:port]", where=f"--via {text}") from None
     return Host(address, Connection(host=address, port=number, user=user or None, become=True))
+
+
+def _port(text: str) -> int:
+    first, last = inventory.parse_ports(text)[0]
+    if first != last or "," in text:
+        raise ValueError("more than one port")
+    return first
 
 
 def _names(remotes: Mapping[str, Remote | TfdeployError]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ def verdict(plan: Plan, states: Sequence[TaskState], now: float) -> Outcome | No
     """
     by_id = {each.task.id: each for each in states}
     deciding = [by_id[task.id] for task in decides(plan)]
-    if all(each.state is State.SUCCEEDED for each in deciding):
+    if deciding and all(each.state is State.SUCCEEDED for each in deciding):
         who = ", ".join(each.task.id for each in deciding)
         return Outcome("succeeded", f"{who} exited with 0", now)
     failed = [each for each in states if each.state is State.FAILED]

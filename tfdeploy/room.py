@@ -19,14 +19,15 @@ class Room:
         self.host = host
         self.address = _address(host, facts)
         others = [each for each in facts.reserved if each.job != job] if facts else []
-        own = {each.port for each in facts.reserved if each.job == job} if facts else set()
+        mine = [each for each in facts.reserved if each.job == job] if facts else []
+        own = {each.port for each in mine}
         self.slots = host.slots - sum(each.slot for each in others)
         self.cpus: float | None = facts.cpus - sum(each.cpus for each in others) if facts else None
         self.memory: int | None = facts.memory - sum(each.memory for each in others) if facts else None
         self.gpus_known = facts is not None or host.gpus is not None
         given = {gpu for each in others for gpu in each.gpus}
-        gpus = [gpu for gpu in _gpus(host, facts) if gpu not in given] if self.gpus_known else None
-        self.gpus: list[str] | None = gpus
+        kept = {gpu for each in mine for gpu in each.gpus}
+        self.gpus: list[str] | None = _gpus(host, facts, given, kept) if self.gpus_known else None
         self.guessed_gpus = 0
         jobs = sorted({each.job for each in others})
         self.held_by = f"; {some(jobs)} {'run' if len(jobs) > 1 else 'runs'} there" if jobs else ""
@@ -95,15 +96,16 @@ def _address(host: Host, facts: Facts | None) -> str:
     return entered
 
 
-def _gpus(host: Host, facts: Facts | None) -> list[str]:
+def _gpus(host: Host, facts: Facts | None, given: set[str], kept: set[str]) -> list[str]:
+    """Those left when other jobs have what was `given` to them; what the job itself has `kept` it may use again."""
     if facts is None:
         declared = host.gpus or ()
         return [str(index) for index in range(declared)] if isinstance(declared, int) else list(declared)
-    free = [gpu.uuid for gpu in facts.gpus if not gpu.in_use]
+    free = [gpu.uuid for gpu in facts.gpus if gpu.uuid not in given and (gpu.uuid in kept or not gpu.in_use)]
     if host.gpus is None:
         return free
     if isinstance(host.gpus, int):
-        return free[: host.gpus]
+        return free[: max(0, host.gpus - len(given & {gpu.uuid for gpu in facts.gpus}))]
     known = {str(index): gpu.uuid for index, gpu in enumerate(facts.gpus)} | {g.uuid: g.uuid for g in facts.gpus}
     for declared_gpu in host.gpus:
         if declared_gpu not in known:

@@ -274,8 +274,7 @@ def _process_usage(earlier: str, later: str, samples: list[str]) -> dict[str, tu
 
 
 def _number(said: Mapping[str, Any], key: str) -> float:
-    value = said.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return _float(str(said.get(key)))
 
 
 def _sample(body: str) -> tuple[float, dict[str, tuple[float, float]]]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tfdeploy import facts as facts_of_hosts
 from tfdeploy import (
+    containers,
     gang,
     host_scripts,
     image,
@@ -25,6 +25,7 @@ from tfdeploy import (
     teardown,
     truth,
 )
+from tfdeploy import facts as facts_of_hosts
 from tfdeploy.errors import InputError, LockedError, NoRoom, TfdeployError, UnreachableError, all_of
 from tfdeploy.facts import Facts
 from tfdeploy.host_scripts import Site, records
@@ -132,10 +133,12 @@ def check(order: Order) -> Plan:
     spec.require_image(job)
     mounts.check(job)
     given_secrets(job)
-    if job.runtime == "process":
-        draft = _draft(order, planned, "")
-        for task in planned.tasks:
-            processes.argv(draft, task)
+    draft = _draft(order, planned, "")
+    for tasks in planned.by_role.values():
+        for task in tasks[:1]:  # one stands for its role: rendering all of a large job takes seconds
+            containers.create_words(draft, task, own="")
+            if job.runtime == "process":
+                processes.argv(draft, task)
     return planned
 
 

@@ -1,6 +1,7 @@
 """What several unit tests share: a home of their own, made-up hosts, and the command in this process."""
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,14 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(int(exit_.value.code or 0), shown.out, shown.err)
 
     return run
+
+
+@pytest.fixture
+def free_port() -> int:
+    """One that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

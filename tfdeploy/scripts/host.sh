@@ -34,6 +34,7 @@ take_lock() {
     printf '%s\n' "$holder" >"$home/lock"
     exec 8<&-
 }
+keep_lock() { [ "$(cat "$home/lock" 2>/dev/null)" != "$holder" ] || touch -c "$home/lock"; }
 release_lock() { [ "$(cat "$home/lock" 2>/dev/null)" != "$holder" ] || rm -f "$home/lock"; }
 
 # What was planned must still be true.
@@ -86,7 +87,11 @@ make_hosts() {
         echo "# tfdeploy: $job"
         while read -r address name; do
             case $address in
-                \?*) address=$(getent hosts "${address#?}" | awk '{ print $1; exit }') ;;
+                \?*)
+                    asked=${address#?}
+                    address=$(getent hosts "$asked" | awk '{ print $1; exit }')
+                    [ -n "$address" ] || { echo "the address $asked of $name is not known there" >&2; return 1; }
+                    ;;
             esac
             echo "$address $name"
         done
@@ -115,6 +120,8 @@ give() { # give OWNER: what the task writes and what only it may read
     [ -z "${made_shared-}" ] || chown "$1" "$shared" || :
 }
 
+# Whoever runs plain processes need not be allowed to ask the engine.
+in_docker() { [ ! -e "$own/keeper.py" ] && have docker; }
 containers() { timeout 30 docker ps --all --quiet --no-trunc --filter "label=tfdeploy.job=$job" "$@"; }
 # The uid and gid of a container's user, from its own passwd file where it has a name.
 owner_of() {
@@ -122,7 +129,8 @@ owner_of() {
         '') echo 0:0 ;;
         *[!0-9:]*)
             docker cp "$1:/etc/passwd" - | tar -xO |
-                awk -F: -v name="${2%%:*}" '$1 == name { print $3 ":" $4; found = 1 } END { exit !found }'
+                awk -F: -v name="${2%%:*}" '$1 == name { print $3 ":" $4; found = 1 } END { exit !found }' ||
+                { echo "the image has no user $2" >&2; return 1; }
             ;;
         *) echo "$2" ;;
     esac
@@ -191,7 +199,7 @@ look() {
         [ ! -e "$each" ] || { each=${each%/stopped}; echo "${each##*/}"; }
     done
     record containers
-    if have docker; then
+    if in_docker; then
         ids=${*:-$(containers)} || { record broken; echo 'the Docker engine does not answer'; return 0; }
         [ -z "$ids" ] || timeout 30 docker inspect --format \
             '{"task":{{json (index .Config.Labels "tfdeploy.task")}},"generation":{{json (index .Config.Labels "tfdeploy.generation")}},"state":{{json .State}},"restarts":{{.RestartCount}}}' \
@@ -203,7 +211,7 @@ look() {
 # CPU time in microseconds and memory in bytes of each task; twice, for the difference.
 usage() {
     pids=
-    ! have docker || ! ids=$(containers) || [ -z "$ids" ] ||
+    ! in_docker || ! ids=$(containers) || [ -z "$ids" ] ||
         pids=$(docker inspect --format '{{index .Config.Labels "tfdeploy.task"}} {{.State.Pid}}' $ids 2>/dev/null)
     record usage
     sample
@@ -294,26 +302,35 @@ leave_line() {
 
 # stop_tasks GRACE TASK…: what we stopped is not taken for something that failed.
 stop_tasks() {
-    grace=$1 ids='' directories=''
+    grace=$1 ids=
     shift
     for task; do
         [ ! -d "$own/tasks/$task" ] || : >"$own/tasks/$task/stopped"
-        ids="$ids $(have docker && containers --filter "label=tfdeploy.task=$task")"
-        directories="$directories $own/tasks/$task"
+        ids="$ids $(in_docker && containers --filter "label=tfdeploy.task=$task")"
     done
-    [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" stop $directories </dev/null
-    [ -z "${ids# }" ] || docker stop --time "$grace" $ids >/dev/null
+    for task; do
+        shift
+        set -- "$@" "$own/tasks/$task"
+    done
+    [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" stop "$@" </dev/null
+    ids=$(echo $ids)
+    [ -z "$ids" ] || docker stop --time "$grace" $ids >/dev/null
 }
 undo() {
+    code=0
     if [ "$(cat "$own/generation" 2>/dev/null)" = "$generation" ]; then
         [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" stop "$own"/tasks/*/ </dev/null 2>/dev/null || :
-        remove_directory
+        remove_containers || code=1
+        # Where containers are left, so is what finds them again.
+        [ "$code" != 0 ] || remove_directory
     fi
-    ! have docker || {
-        ids=$(containers --filter "label=tfdeploy.generation=$generation")
-        [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
-    }
     release_lock
+    return $code
+}
+remove_containers() {
+    in_docker || return 0
+    ids=$(containers --filter "label=tfdeploy.generation=$generation") || return 1
+    [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
 }
 survey() {
     [ ! -e "$own/collected" ] || return 0
@@ -333,7 +350,7 @@ cd_outputs() {
 remove_job() {
     step='stopping its tasks'
     record kept
-    if have docker; then
+    if in_docker; then
         ids=$(containers)
         [ -z "$ids" ] || docker inspect --format 'image {{.Image}} {{.Config.Image}}' $ids | sort -u
     fi
