@@ -138,8 +138,10 @@ def trainer(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """An image without a registry: run by root, by a uid, by a user with a name, and one of another kind of machine."""
     files = _file_system(_busybox(tmp_path_factory.mktemp("busybox")))
     variants = {"root": (), "uid": ("--change=USER 1234",), "named": ("--change=USER trainer",)}
-    for tag, words in {**variants, "arm64": ("--platform=linux/arm64",)}.items():
+    for tag, words in variants.items():
         machine.docker("import", *words, "-", f"{TRAINER}:{tag}", data=files)
+    saved = subprocess.check_output((*machine.docker_words(), "save", f"{TRAINER}:root"))
+    machine.docker("load", data=_for_another_machine(saved))
     yield
     machine.docker("rmi", "--force", *(f"{TRAINER}:{tag}" for tag in (*variants, "arm64")))
 
@@ -169,6 +171,26 @@ def _file_system(program: bytes) -> bytes:
             add(f"bin/{applet}", type=tarfile.SYMTYPE, linkname="busybox")
         add("tmp", mode=0o1777, type=tarfile.DIRTYPE)
         add("etc/passwd", b"root:x:0:0::/:/bin/sh\ntrainer:x:4321:4322::/:/bin/sh\n")
+    return archive.getvalue()
+
+
+def _for_another_machine(saved: bytes) -> bytes:
+    """The archive with a config that says arm64, under a tag that says so; in the form that has no digests to match."""
+    with tarfile.open(fileobj=io.BytesIO(saved)) as tar:
+        manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())[0]
+        config = json.load(tar.extractfile(manifest["Config"]) or io.BytesIO()) | {"architecture": "arm64"}
+        layers = {
+            f"{number}.tar": (tar.extractfile(layer) or io.BytesIO()).read()
+            for number, layer in enumerate(manifest["Layers"])
+        }
+    said = [{"Config": "config.json", "RepoTags": [f"{TRAINER}:arm64"], "Layers": list(layers)}]
+    files = {"manifest.json": json.dumps(said).encode(), "config.json": json.dumps(config).encode(), **layers}
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
     return archive.getvalue()
 
 

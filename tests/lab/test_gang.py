@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests.conftest import TFDEPLOY
 from tests.lab.conftest import TRAINER, LabUnderTest, eventually
 from tfdeploy import gang as gang_start
-from tfdeploy import inventory, lock, spec
+from tfdeploy import host_scripts, inventory, lock, spec
 from tfdeploy import up as work
 from tfdeploy.errors import LockedError, TfdeployError, UnreachableError
 from tfdeploy.lab import machine
@@ -35,6 +36,9 @@ def nothing_left(gang: LabUnderTest) -> Iterator[None]:
     left = traces(gang)
     if any(left):
         gang.tfdeploy("down", "--all", "--discard", "--grace", "1", "-i", "lab.ini")
+        gang.on_all(f"rm -rf {HOME}/jobs {HOME}/lock {HOME}/queue")
+    for remembered in Path(os.environ["HOME"], ".local/state/tfdeploy/jobs").glob("*.json"):
+        remembered.unlink()
     assert not any(left), left
 
 
@@ -288,14 +292,16 @@ def test_two_jobs_share_hosts_only_where_there_are_slots(gang: LabUnderTest, tmp
     down(gang, "--all", "-i", "lab.ini")
 
     double = inventory_with(gang, "double.ini", slots=2)
-    ended = at_once(gang, tmp_path / "two", up_words("left", double), up_words("right", double))
+    ended = at_once(
+        gang, tmp_path / "two", up_words("left", double, "--workers", "3"), up_words("right", double, "--workers", "3")
+    )
     assert [code for code, _ in ended] == [0, 0], ended
     views = [status(gang, job, "-i", double) for job in ("left", "right")]
     places = [(task["host"], task["port"]) for view in views for task in view["tasks"]]
     assert len(set(places)) == len(places) == 6
     assert all(set(states(view).values()) == {"running"} for view in views)
 
-    waiting = gang.start(*up_words("third", double, "--wait"))
+    waiting = gang.start(*up_words("third", double, "--workers", "3", "--wait"))
     eventually(lambda: gang.in_container(1, f"ls {HOME}/queue 2>/dev/null || true"), "a place in line")
     assert waiting.poll() is None
     down(gang, "left", "-i", double)
@@ -375,12 +381,13 @@ def test_down_works_with_a_host_without_power_and_ends_when_it_is_back(gang: Lab
 def test_down_needs_neither_inventory_nor_memory(gang: LabUnderTest, tmp_path: Path) -> None:
     two = inventory_with(gang, "gone.ini", slots=3, without="gang-2")
     for job in ("a", "b", "c"):
-        assert up(gang, job, two).returncode == 0
+        assert up(gang, job, two, "--workers", "2").returncode == 0
     (gang.directory / two).unlink()
     down(gang, "a")
     down(gang, "b", "-i", "lab.ini", env=elsewhere(tmp_path))
     assert gang.tfdeploy("exec", "-j", "c", "worker-0", "--", "sh", "-c", ": > /outputs/x").returncode == 0
-    assert up(gang, "d", inventory_with(gang, "gone.ini", slots=3, without="gang-2")).returncode == 0
+    again = inventory_with(gang, "gone.ini", slots=3, without="gang-2")
+    assert up(gang, "d", again, "--workers", "2").returncode == 0
     # One that keeps outputs does not keep the others.
     refused = gang.tfdeploy("down", "--all", "--grace", "1", "-i", "lab.ini")
     assert refused.returncode == 1
@@ -390,6 +397,37 @@ def test_down_needs_neither_inventory_nor_memory(gang: LabUnderTest, tmp_path: P
     down(gang, "--all", "--discard", "-i", "lab.ini")
     for job in "bcd":
         gang.tfdeploy("down", job)
+
+
+def test_down_wins_over_a_watcher_that_gives_signs_of_life(gang: LabUnderTest) -> None:
+    """Whoever watches writes into the job's directory while it is removed."""
+    assert up(gang, "beaten").returncode == 0
+    line = eventually(lambda: gang.in_container(1, f"cat {HOME}/jobs/beaten/watch 2>/dev/null || true"), "a watcher")
+    beat = host_scripts.beat("beaten", HOME, lock.Holder.parse(line))
+    machine.run(
+        (*machine.docker_words(), "exec", "-i", "tfdeploy-lab-gang-1", "sh", "-c", "cat > /tmp/beat"),
+        data=beat.encode(),
+    )
+    loop = "while [ ! -e /tmp/beaten ]; do sh /tmp/beat; done"
+    for number in range(4):
+        gang.in_container(1, f"systemd-run -q --unit=beat-{number} sh -c '{loop}'")
+    try:
+        done = gang.tfdeploy("down", "beaten")
+    finally:
+        gang.in_container(1, "touch /tmp/beaten; systemctl stop 'beat-*'; rm /tmp/beat /tmp/beaten")
+    assert done.returncode == 0, done.stderr
+    assert not any(traces(gang))
+
+
+def test_down_removes_what_is_left_of_a_job_that_no_host_knows_whole(gang: LabUnderTest) -> None:
+    """As after a `down` that was broken off: the record of the job is gone, its directory is not."""
+    assert up(gang, "half").returncode == 0
+    gang.on_all("docker ps -aq | xargs docker rm -f")
+    gang.on_all(f"rm {HOME}/jobs/half/launch.json")
+    done = gang.tfdeploy("down", "half")
+    assert done.returncode == 0, done.stderr
+    assert "half" not in gang.tfdeploy("ls").stdout
+    assert not any(traces(gang))
 
 
 # --- what tasks are given --------------------------------------------------------------------------------
@@ -522,7 +560,8 @@ def test_a_local_job_needs_neither_root_nor_docker(tmp_path: Path) -> None:
         )
 
     try:
-        if run(TFDEPLOY, "--version").returncode:
+        # setpriv itself still may read what the user may not: only what it starts tells.
+        if run("sh", "-c", f"{TFDEPLOY} --version && {sys.executable} --version").returncode:
             pytest.skip("uid 65534 may not read this virtual environment")
         done = run(TFDEPLOY, "up", "--local", "--name", "mine", "--ps", "1", "--workers", "2", "--", "sh", "-c",
                    'case $TF_CONFIG in *\'"type": "ps"\'*) exec sleep 1000;; esac; echo "I am $(id -u)"')  # fmt: skip
@@ -540,15 +579,17 @@ def test_a_local_job_needs_neither_root_nor_docker(tmp_path: Path) -> None:
 
 def order(lab: LabUnderTest, job: str, **keys: Any) -> work.Order:
     given = {"name": job, "image": ROOT, "command": FOR_EVER, **keys}
-    return work.Order(
-        inventory.read((str(lab.directory / "lab.ini"),)), spec.parse(json.dumps(given), "test"), Wishes()
-    )
+    sources = (str(lab.directory / "lab.ini"),)
+    return work.Order(inventory.read(sources), spec.parse(json.dumps(given), "test"), Wishes(), sources=sources)
 
 
 def test_a_host_that_dies_between_create_and_start_undoes_all(gang: LabUnderTest) -> None:
+    def die() -> None:
+        gang("kill", "gang-3")
+
     try:
         with work.entered(order(gang, "dies"), Silent()) as hosts, pytest.raises(UnreachableError, match="gang-3"):
-            work.launched(hosts, Silent(), lambda: gang("kill", "gang-3") and None)
+            work.launched(hosts, Silent(), die)
         left = [gang.in_container(host, f"docker ps -aq; ls {HOME}") for host in (1, 2)]
     finally:
         gang("start", "gang-3")

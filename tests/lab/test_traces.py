@@ -74,7 +74,8 @@ def test_a_job_leaves_no_trace(gang: LabUnderTest, runtime: str) -> None:
     done = gang.tfdeploy("up", "lab.ini", "-f", file, "--ps", "1", "--chief", "--detach", env={"TOKEN": "x"})
     assert done.returncode == 0, done.stderr
     assert all(changes(then, seen(gang, host)) for host, then in zip((1, 2), before, strict=True))
-    assert gang.tfdeploy("exec", "worker-0", "--", "sh", "-c", "echo > ${TFDEPLOY_OUTPUTS:-/outputs}/x").returncode == 0
+    write = ("sh", "-c", "echo > ${TFDEPLOY_OUTPUTS:-/outputs}/x")
+    assert gang.tfdeploy("exec", "-j", "traces", "worker-0", "--", *write).returncode == 0
     gone = gang.tfdeploy("down", "traces", "--discard")
     assert gone.returncode == 0, gone.stderr
     assert ("kept on the hosts" in gone.stderr) == (runtime == "docker")
