@@ -49,7 +49,7 @@ def create_words(launch: Launch, task: Task, *, own: str, selinux: bool = False)
         f"--log-opt=max-size={LOG_BYTES}",
         f"--log-opt=max-file={LOG_FILES}",
         *((f"--cpus={need.cpus:g}",) if need.cpus else ()),
-        *((f"--memory={need.memory}",) if need.memory else ()),
+        *((f"--memory={need.memory}", f"--memory-swap={need.memory}") if need.memory else ()),
         *((f"--shm-size={need.shm_size}",) if need.shm_size else ()),
         *((f'--gpus="device={",".join(task.gpus)}"',) if task.gpus else ()),
         *((f"--user={need.user}",) if need.user else ()),

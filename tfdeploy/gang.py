@@ -83,7 +83,7 @@ def _reserve(
     held = [error for error in answers.values() if isinstance(error, _Held)]
     others = [error for error in answers.values() if isinstance(error, TfdeployError) and error not in held]
     if others:
-        raise all_of(others)
+        raise _gravest(others)
     if not held:
         return
     _undo(planned, sites, members, holder)
@@ -162,8 +162,14 @@ def _on_all(members: Mapping[str, Remote], do: Callable[[Remote], Any]) -> dict[
     answers = remote.on_each(members, do)
     errors = [answer for answer in answers.values() if isinstance(answer, TfdeployError)]
     if errors:
-        raise all_of(errors)
+        raise _gravest(errors)
     return answers
+
+
+def _gravest(errors: list[TfdeployError]) -> TfdeployError:
+    """Planning again helps only where nothing worse has happened."""
+    worse = [error for error in errors if not isinstance(error, Moved)]
+    return all_of(worse) if worse else errors[0]
 
 
 @contextlib.contextmanager

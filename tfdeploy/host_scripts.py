@@ -32,7 +32,7 @@ class Site:
     """Jobs that were there when the plan was made, with their generations."""
     image_user: str = ""
     selinux: bool = False
-    python: str = PYTHON
+    python: str = ""
     inherited: Mapping[str, str] | None = field(default=None, repr=False)
     """The environment that tasks start from where the job is local."""
     cwd: str = ""
@@ -57,7 +57,7 @@ def reserve(launch: Launch, site: Site, holder: Holder, secrets: Mapping[str, st
         _put("$own/launch.json", launch.to_json(), launch),
         f"make_hosts <<'{launch.generation}'\n{_lines(map(_hosts_line, launch.plan.tasks))}\n{launch.generation}",
         *([_make_shared(launch, site)] if launch.plan.job.shared else []),
-        *([_put("$own/keeper.py", processes.keeper().rstrip("\n"), launch)] if _is_process(launch) else []),
+        *(_keeper(launch) if _is_process(launch) else []),
         *(_create(launch, site, task, secrets) for task in tasks),
         # Last, because from here on it counts as a job that holds something.
         _put("$own/reserved", _lines(reservation(launch, task).line() for task in tasks), launch),
@@ -183,14 +183,13 @@ def leave_queue(home: str, job: str, ticket: str) -> str:
 def logs(launch: Launch, home: str, task: Task, *, follow: bool, tail: int | None, since: str) -> str:
     """Lines as `timestamp text`, ended when we go."""
     wishes = [*(["--tail", str(tail)] if tail is not None else []), *(["--since", since] if since else [])]
+    wishes += ["--follow"] if follow else []
     if _is_process(launch):
-        words = [PYTHON, f"{home}/jobs/{launch.job}/keeper.py", "logs", f"{home}/jobs/{launch.job}/tasks/{task.id}"]
-        words += [*wishes, *(["--follow"] if follow else [])]
+        command = f'"$python" "$own/keeper.py" logs "$own/tasks/{task.id}" {shlex.join(wishes)}'
     else:
-        words = ["docker", "logs", "--timestamps", *wishes, *(["--follow"] if follow else [])]
-        words += [containers.name(launch, task)]
+        command = shlex.join(["docker", "logs", "--timestamps", *wishes, containers.name(launch, task)])
     # Only what would go on without us needs the leash.
-    return _script(launch.job, Site("", home), f"{'leash ' if follow else ''}{shlex.join(words)} </dev/null 2>&1")
+    return _script(launch.job, Site("", home), f"{'leash ' if follow else ''}{command} </dev/null 2>&1")
 
 
 def exec_words(launch: Launch, home: str, task: Task, command: Sequence[str], *, tty: bool) -> tuple[str, ...]:
@@ -215,6 +214,10 @@ def records(printed: str) -> list[tuple[str, str]]:
     """What a script answered: (word, lines) of each record."""
     parts = (part.partition("\n") for part in printed.split("\x1e")[1:])
     return [(head.strip(), body.rstrip("\n")) for head, _, body in parts]
+
+
+def _keeper(launch: Launch) -> list[str]:
+    return ['echo "$python" >"$own/python"', _put("$own/keeper.py", processes.keeper().rstrip("\n"), launch)]
 
 
 def _in_glob_order(others: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -262,7 +262,9 @@ def _up_to_date(known: Known, search: Search) -> tuple[Host, ...]:
 
 
 def _vault(known: Known, search: Search) -> Vault:
-    return replace(known.vault, password=search.vault.password) if search.vault == Vault() else search.vault
+    """As it was given for the launch, unless it is given anew."""
+    named = search.vault if search.vault.ids or search.vault.password_files else known.vault
+    return replace(named, password=search.vault.password)
 
 
 def _with_secrets(connection: Connection, current: Connection) -> Connection:

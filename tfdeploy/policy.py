@@ -19,7 +19,8 @@ def verdict(plan: Plan, states: Sequence[TaskState], now: float) -> Outcome | No
     if deciding and all(each.state is State.SUCCEEDED for each in deciding):
         who = ", ".join(each.task.id for each in deciding)
         return Outcome("succeeded", f"{who} exited with 0", now)
-    failed = [each for each in states if each.state is State.FAILED]
+    # TensorBoard only looks on.
+    failed = [each for each in states if each.state is State.FAILED and each.task.role != "tensorboard"]
     if failed:
         first = min(failed, key=lambda each: (each.finished or now, each.task.id))
         return Outcome("failed", f"{first.task.id}: {first.why}", now, first.task.id, first.task.host, first.exit_code)

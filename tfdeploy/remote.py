@@ -337,7 +337,8 @@ class _Input:
 
     def encoded(self) -> bytes:
         lines = f"{self.password.value}\n" + "\n" * EMPTY_PASSWORDS if self.password else ""
-        return f"{lines}echo {self.MARK}\n{self.script}\n".encode()
+        # A secret from the environment may be any bytes.
+        return f"{lines}echo {self.MARK}\n{self.script}\n".encode(errors="surrogateescape")
 
 
 def _output(host: str, code: int, stdout: bytes, stderr: bytes) -> Output:

@@ -251,7 +251,7 @@ def _site(hosts: Hosts, name: str, job: str) -> Site:
         others=tuple((each.name, each.generation) for each in facts.jobs if each.name != job),
         image_user=facts.image.user if facts.image else "",
         selinux=facts.selinux == "Enforcing",
-        python=sys.executable if local else host_scripts.PYTHON,
+        python=sys.executable if local else "",
         inherited=dict(os.environ) if local else None,
         cwd=os.getcwd() if local else "",
     )

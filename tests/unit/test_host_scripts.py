@@ -503,11 +503,22 @@ def test_jobs_that_were_there_already_are_no_surprise(machine: Machine, made: La
 def test_the_same_job_launched_by_somebody_else_exists(machine: Machine, made: Launch) -> None:
     machine.own.mkdir(parents=True)
     (machine.own / "generation").write_text("g-theirs\n")
+    (machine.own / "reserved").write_text("")
     answer = machine.reserve(made)
     assert (answer.code, answer.records) == (77, {"exists": "g-theirs"})
     assert machine.calls == []
     machine.run(host_scripts.undo(made, machine.site(), HOLDER))
-    assert machine.tree() == {"jobs": "", "jobs/demo": "", "jobs/demo/generation": "g-theirs\n"}
+    theirs = {"jobs": "", "jobs/demo": "", "jobs/demo/generation": "g-theirs\n", "jobs/demo/reserved": ""}
+    assert machine.tree() == theirs
+
+
+def test_a_launch_that_was_broken_off_before_it_held_anything_is_cleared_away(machine: Machine, made: Launch) -> None:
+    machine.own.mkdir(parents=True)
+    (machine.own / "generation").write_text("g-broken-off\n")
+    (machine.own / "stray").write_text("")
+    assert machine.reserve(made).code == 0
+    assert not (machine.own / "stray").exists()
+    assert (machine.own / "generation").read_text() == f"{made.generation}\n"
 
 
 # --- undo ---

@@ -14,6 +14,7 @@ from tfdeploy.cli.options import search_options
 from tfdeploy.errors import CollectError, TfdeployError
 
 if TYPE_CHECKING:
+    from tfdeploy.inventory import Vault
     from tfdeploy.jobs import Found, Search
     from tfdeploy.outcome import Outcome
     from tfdeploy.remote import Credentials
@@ -36,14 +37,15 @@ def attach(job: str | None, search: "Search", logs: bool, background: bool) -> i
     from dataclasses import replace
 
     if background:
-        search = replace(search, credentials=_handed_over())
+        credentials, vault = _handed_over()
+        search = replace(search, credentials=credentials, vault=vault)
     return _watch(replace(search, job=job), logs=logs, background=background)
 
 
-def watch(job: str, credentials: "Credentials", *, logs: bool) -> int:
+def watch(job: str, credentials: "Credentials", vault: "Vault", *, logs: bool) -> int:
     from tfdeploy.jobs import Search
 
-    return _watch(Search(job=job, credentials=credentials), logs=logs)
+    return _watch(Search(job=job, credentials=credentials, vault=vault), logs=logs)
 
 
 def _watch(search: "Search", *, logs: bool, background: bool = False) -> int:
@@ -60,7 +62,7 @@ def _watch(search: "Search", *, logs: bool, background: bool = False) -> int:
                 if background or isinstance(left, SystemExit):
                     raise
                 if watching.in_charge:
-                    in_background(found.launch.job, search.credentials)
+                    in_background(found.launch.job, search.credentials, search.vault)
                 click.echo(err=True)
                 say_how_to_come_back(found.launch.job)
                 return 0
@@ -90,7 +92,7 @@ def _collected(found: "Found", watching: "Watch", outcome: "Outcome") -> bool:
     return True
 
 
-def in_background(job: str, credentials: "Credentials") -> None:
+def in_background(job: str, credentials: "Credentials", vault: "Vault") -> None:
     """Another process watches from now on; passwords go to it by a pipe, and what it says to a file."""
     from tfdeploy import paths
 
@@ -98,11 +100,9 @@ def in_background(job: str, credentials: "Credentials") -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     words = [sys.executable, "-m", "tfdeploy", "attach", job, "--in-background"]
     with (directory / f"{job}.log").open("ab") as log:
-        process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd="/"
-        )
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
     assert process.stdin
-    known = {"login": credentials.login, "become": credentials.become}
+    known = {"login": credentials.login, "become": credentials.become, "vault": vault.password}
     process.stdin.write(json.dumps({key: secret.value for key, secret in known.items() if secret}).encode())
     process.stdin.close()
 
@@ -112,13 +112,13 @@ def say_how_to_come_back(job: str) -> None:
     click.echo(f"Also: tfdeploy status {job}, tfdeploy logs -f {job}, tfdeploy down {job}", err=True)
 
 
-def _handed_over() -> "Credentials":
-    from tfdeploy.inventory import Secret
+def _handed_over() -> "tuple[Credentials, Vault]":
+    from tfdeploy.inventory import Secret, Vault
     from tfdeploy.remote import Credentials
 
     given: dict[str, str] = json.loads(sys.stdin.read() or "{}")
     secrets = {key: Secret(value) for key, value in given.items()}
-    return Credentials(login=secrets.get("login"), become=secrets.get("become"))
+    return Credentials(secrets.get("login"), secrets.get("become")), Vault(password=secrets.get("vault"))
 
 
 def _teller() -> Any:
@@ -167,4 +167,4 @@ def _show_outcome(found: "Found", outcome: "Outcome") -> None:
         if lines:
             click.echo(f"The last lines of {task.id} on {task.host}:", err=True)
             for line in lines:
-                click.echo(f"  {line.text}", err=True)
+                click.echo(f"  {line.safe}", err=True)

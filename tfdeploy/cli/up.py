@@ -93,11 +93,11 @@ def up(
 
     if detach:
         if not launched.attached:
-            attach.in_background(launch.job, order.credentials)
+            attach.in_background(launch.job, order.credentials, order.vault)
         attach.say_how_to_come_back(launch.job)
         return 0
     show_logs = logs if logs is not None else local
-    return attach.watch(launch.job, order.credentials, logs=show_logs)
+    return attach.watch(launch.job, order.credentials, order.vault, logs=show_logs)
 
 
 def _order(request: Request, local: bool, **wishes: Any) -> "Order":

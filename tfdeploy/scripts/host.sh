@@ -7,6 +7,8 @@ export GOGC=off
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 jobs=$home/jobs
 own=$jobs/$job
+# A local job is kept by the Python that tfdeploy itself runs with.
+[ -n "$python" ] || { [ -r "$own/python" ] && read -r python <"$own/python"; } || python=python3
 unset step
 
 record() { printf '\036%s\n' "$1"; }
@@ -62,17 +64,27 @@ check_ports() {
 }
 
 begin_job() {
-    if [ -e "$own/generation" ] && [ "$(cat "$own/generation")" != "$generation" ]; then
-        record exists
-        cat "$own/generation"
-        trap - EXIT
-        exit 77
-    fi
+    other_launch
     # Tasks that are plain processes go through these as their own users.
     umask 066
     mkdir -p "$own/tasks"
     umask 077
     echo "$generation" >"$own/generation"
+}
+other_launch() {
+    if [ -e "$own/generation" ] && [ "$(cat "$own/generation")" != "$generation" ]; then
+        # Under the lock nobody else is in the middle of it: one that holds nothing was broken off.
+        [ -e "$own/reserved" ] || { clear_away; return; }
+        record exists
+        cat "$own/generation"
+        trap - EXIT
+        exit 77
+    fi
+}
+clear_away() {
+    ids=$(! in_docker || containers)
+    [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
+    remove_directory
 }
 # A file is there whole or not at all.
 put() {
