@@ -127,6 +127,8 @@ def gang(engine: None, trainer: None, tmp_path_factory: pytest.TempPathFactory) 
         done = made.tfdeploy("provision", "lab.ini")
         assert done.returncode == 0, done.stderr
         yield made
+        # Watchers of a job that a failed test has left would look for its hosts for ever.
+        made.tfdeploy("down", "--all", "--discard", "--grace", "1", "-i", "lab.ini")
 
 
 TRAINER = "tfdeploy-test-trainer"

@@ -647,11 +647,14 @@ def test_what_cannot_be_started_is_said_and_undone(gang: LabUnderTest, tmp_path:
 
 def test_an_engine_that_is_stopped_is_started_by_provisioning(gang: LabUnderTest) -> None:
     gang.in_container(2, "systemctl stop docker docker.socket")
-    refused = up(gang, "engine", "--no-provision")
+    try:
+        refused = up(gang, "engine", "--no-provision")
+        done = up(gang, "engine")
+    finally:
+        gang.in_container(2, "systemctl start docker")
     assert refused.returncode == 1
     assert "gang-2" in refused.stderr
     assert "tfdeploy provision" in refused.stderr
-    done = up(gang, "engine")
     assert done.returncode == 0, done.stderr
     assert set(states(status(gang)).values()) == {"running"}
     down(gang)
