@@ -123,10 +123,16 @@ def hosts(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
 @pytest.fixture(scope="session")
 def gang(engine: None, trainer: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
     """Three provisioned hosts for jobs; each test takes its own down."""
-    for made in three_hosts("gang", tmp_path_factory.mktemp("gang")):
+    made = LabUnderTest("gang", tmp_path_factory.mktemp("gang"))
+    made("up", "--hosts", "3")
+    try:
         done = made.tfdeploy("provision", "lab.ini")
         assert done.returncode == 0, done.stderr
         yield made
+        # Watchers of a job that a failed test has left would look for its hosts for ever.
+        made.tfdeploy("down", "--all", "--discard", "--grace", "1", "-i", "lab.ini")
+    finally:
+        made("down")
 
 
 TRAINER = "tfdeploy-test-trainer"

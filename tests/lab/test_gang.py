@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import TFDEPLOY
 from tests.lab.conftest import TRAINER, LabUnderTest, eventually
 from tfdeploy import gang as gang_start
-from tfdeploy import host_scripts, inventory, lock, spec
+from tfdeploy import host_scripts, inventory, lock, remote, spec
 from tfdeploy import up as work
 from tfdeploy.errors import LockedError, TfdeployError, UnreachableError
 from tfdeploy.lab import machine
@@ -647,11 +647,14 @@ def test_what_cannot_be_started_is_said_and_undone(gang: LabUnderTest, tmp_path:
 
 def test_an_engine_that_is_stopped_is_started_by_provisioning(gang: LabUnderTest) -> None:
     gang.in_container(2, "systemctl stop docker docker.socket")
-    refused = up(gang, "engine", "--no-provision")
+    try:
+        refused = up(gang, "engine", "--no-provision")
+        done = up(gang, "engine")
+    finally:
+        gang.in_container(2, "systemctl start docker")
     assert refused.returncode == 1
     assert "gang-2" in refused.stderr
     assert "tfdeploy provision" in refused.stderr
-    done = up(gang, "engine")
     assert done.returncode == 0, done.stderr
     assert set(states(status(gang)).values()) == {"running"}
     down(gang)
@@ -669,3 +672,19 @@ def test_an_unknown_host_key_is_taken_only_with_leave(gang: LabUnderTest, tmp_pa
     assert "seen for the first time" in taken.stderr
     assert len((tmp_path / "known").read_text().splitlines()) == 3
     down(gang)
+
+
+def test_a_host_that_is_refused_for_its_key_is_left_alone(gang: LabUnderTest, tmp_path: Path) -> None:
+    """A connection that stays open without a login counts against sshd's MaxStartups, and locks everybody out."""
+    text = (gang.directory / "lab.ini").read_text()
+    strange = gang.write("strange.ini", text.replace("known_hosts", "no_known_hosts"))
+    host = inventory.read((str(gang.directory / strange),)).hosts[0]
+
+    def connections() -> int:
+        return int(gang.in_container(1, "ss -Htn state established sport = :22 | wc -l"))
+
+    before = eventually(lambda: connections() == 0 and "none", "quiet")
+    for _ in range(3):
+        with pytest.raises(UnreachableError, match="host key unknown"):
+            remote.enter(host)
+    eventually(lambda: connections() == 0, f"{before}, as before, but {connections()} connections", seconds=15)
