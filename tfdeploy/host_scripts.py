@@ -156,11 +156,11 @@ def mark_collected(job: str, home: str, place: str) -> str:
     return _script(job, Site("", home), f'[ ! -d "$own" ] || put "$own/collected" <<\'END\'\n{place}\nEND')
 
 
-def remove(job: str, home: str, grace: int, outcome: str) -> str:
+def remove(job: str, home: str, grace: int, outcome: str, *, discard: bool) -> str:
     """The outcome comes first: whoever watches shall not take this for a failure."""
     end = f"put \"$own/outcome\" <<'END'\n{outcome}\nEND"
     known = f'[ ! -d "$own" ] || [ -e "$own/outcome" ] || {{\n{end}\n}}'
-    return _script(job, Site("", home), "carefully", known, f"remove_job {grace}")
+    return _script(job, Site("", home), "carefully", known, f"remove_job {grace} {'discard' if discard else ''}")
 
 
 def lock_status(home: str) -> str:

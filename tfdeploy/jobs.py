@@ -145,6 +145,12 @@ class Found:
         return remote.answered(self.remotes)
 
 
+class NotFound(InputError):
+    def __init__(self, job: str) -> None:
+        super().__init__(f"no host knows a job {job}" if job else "no job on these hosts", "`tfdeploy ls` lists jobs")
+        self.job = job
+
+
 @contextlib.contextmanager
 def found(search: Search, *, usage: bool = False) -> Iterator[Found]:
     """The one job that is meant, rebuilt from its hosts."""
@@ -152,38 +158,47 @@ def found(search: Search, *, usage: bool = False) -> Iterator[Found]:
     with contextlib.ExitStack() as stack:
         remotes = stack.enter_context(remote.entered(hosts, search.credentials))
         name = search.job or _only_job(search, remotes)
-        views = look(remotes, name, usage=usage)
-        launches = [view.launch for view in remote.answered(views).values() if view.launch]
-        if not launches:
-            raise _not_found(name, views)
-        launch = truth.newest(launches)
-        known = {host.name: host for host in hosts}
-        strangers = [
-            each.as_host() for each in launch.members if each.name not in known and each.name in launch.plan.hosts
-        ]
-        if strangers:
-            more = stack.enter_context(remote.entered(strangers, search.credentials))
-            views |= look(more, name, usage=usage)
-            remotes, known = remotes | more, known | {host.name: host for host in strangers}
-        members = {host: remotes[host] for host in launch.plan.hosts}
-        view = truth.job_view(launch, {host: views[host] for host in members})
-        yield Found(view, members, {host: known[host] for host in members})
+        yield _rebuilt(stack, name, hosts, remotes, search.credentials, usage=usage)
 
 
-@contextlib.contextmanager
-def all_found(search: Search, *, usage: bool = False) -> Iterator[tuple[list[JobView], dict[str, TfdeployError]]]:
+def all_found(search: Search) -> tuple[list[JobView], dict[str, TfdeployError]]:
     """Every job that these hosts know, or that is remembered, and the hosts that could not be asked."""
-    everywhere = hosts_of(search) if search.by_hosts else _remembered_hosts(search)
-    with remote.entered(everywhere, search.credentials) as remotes:
-        names = sorted({job for jobs in _names(remotes).values() for job in jobs})
-        jobs = []
-        for name in names:
-            views = look(remotes, name, usage=usage)
-            launches = [view.launch for view in remote.answered(views).values() if view.launch]
-            if launches:
-                launch = truth.newest(launches)
-                jobs.append(truth.job_view(launch, {host: views[host] for host in launch.plan.hosts if host in views}))
-        yield jobs, {host: answer for host, answer in remotes.items() if isinstance(answer, TfdeployError)}
+    hosts = hosts_of(search) if search.by_hosts else _remembered_hosts(search)
+    views: list[JobView] = []
+    with contextlib.ExitStack() as stack:
+        remotes = stack.enter_context(remote.entered(hosts, search.credentials))
+        for name in sorted({job for jobs in _names(remotes).values() for job in jobs}):
+            with contextlib.suppress(NotFound):
+                views.append(_rebuilt(stack, name, hosts, remotes, search.credentials).view)
+        return views, {host: answer for host, answer in remotes.items() if isinstance(answer, TfdeployError)}
+
+
+def _rebuilt(
+    stack: contextlib.ExitStack,
+    job: str,
+    hosts: Sequence[Host],
+    remotes: Mapping[str, Remote | TfdeployError],
+    credentials: Credentials,
+    *,
+    usage: bool = False,
+) -> Found:
+    """From what these hosts say, and those of the job's that they name."""
+    views = look(remotes, job, usage=usage)
+    launches = [view.launch for view in remote.answered(views).values() if view.launch]
+    if not launches:
+        errors = [answer for answer in views.values() if isinstance(answer, TfdeployError)]
+        raise all_of(errors) if errors else NotFound(job)
+    launch = truth.newest(launches)
+    known = {host.name: host for host in hosts}
+    wanted = set(launch.plan.hosts) - known.keys()
+    strangers = {each.name: each.as_host() for each in launch.members if each.name in wanted}
+    if strangers:
+        more = stack.enter_context(remote.entered(strangers.values(), credentials))
+        views |= look(more, job, usage=usage)
+        remotes, known = {**remotes, **more}, known | strangers
+    members = launch.plan.hosts
+    view = truth.job_view(launch, {host: views[host] for host in members})
+    return Found(view, {host: remotes[host] for host in members}, {host: known[host] for host in members})
 
 
 def look(
@@ -314,14 +329,8 @@ def _only_job(search: Search, remotes: Mapping[str, Remote | TfdeployError]) -> 
         return names[0]
     if names:
         raise InputError(f"which job? There are {some(names)}", "Name one")
-    raise _not_found("", {host: answer for host, answer in remotes.items() if isinstance(answer, TfdeployError)})
-
-
-def _not_found(name: str, answers: Mapping[str, object]) -> TfdeployError:
-    errors = [answer for answer in answers.values() if isinstance(answer, TfdeployError)]
-    if errors:
-        return all_of(errors)
-    return InputError(f"no host knows a job {name}" if name else "no job on these hosts", "`tfdeploy ls` lists jobs")
+    errors = [answer for answer in remotes.values() if isinstance(answer, TfdeployError)]
+    raise all_of(errors) if errors else NotFound("")
 
 
 LOCAL_HOST = Host("localhost", Connection(host="localhost", connection=HERE), address="127.0.0.1", slots=100_000)

@@ -606,35 +606,43 @@ class _Here(_Local):
 
 
 def _connect(name: str, connection: Connection, *, accept_new: bool) -> _Ssh:
-    import paramiko
-
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
     way = _ask_openssh(name, connection)
+    taken: list[str] = []
     for attempt in range(TRIES_AFTER_A_RESET):
         client = _client(name, way, connection)
-        taken: list[str] = []
         if accept_new:
             client.client.set_missing_host_key_policy(_take_key(way, taken))
         try:
-            client.open()
+            _open(name, way, client)
             break
-        except paramiko.BadHostKeyException as error:
-            raise HostUnreachable(name, Cause.KEY_CHANGED, f"it is now {error.key.fingerprint}") from None
-        except paramiko.AuthenticationException as error:
-            raise HostUnreachable(name, Cause.LOGIN, f"as {way.user}: {error}") from None
-        except (ConnectionResetError, EOFError, paramiko.SSHException) as error:
+        except HostUnreachable as error:
+            # A connection that was refused is there still: the host would have to wait for us to end.
+            client.client.close()
+            if error.cause is not Cause.DROPPED or attempt + 1 == TRIES_AFTER_A_RESET:
+                raise
             # sshd turns away bursts of newcomers (MaxStartups): they come again, not all at once.
-            cause = _cause(error)
-            if cause is not Cause.DROPPED or attempt + 1 == TRIES_AFTER_A_RESET:
-                raise HostUnreachable(name, cause, str(error)) from None
             time.sleep(0.2 * 2**attempt * (1 + os.urandom(1)[0] / 256))
-        except OSError as error:
-            raise HostUnreachable(name, _cause(error), f"{way.hostname}:{way.port}") from None
     client.transport.set_keepalive(SECONDS_BETWEEN_SIGNS_OF_LIFE)
     with contextlib.suppress(AttributeError, OSError):  # a channel through a jump host is no socket
         client.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SECONDS_OF_SILENCE * 1000)
     return _Ssh(name, connection, client, login=way.user, new_key="".join(taken))
+
+
+def _open(name: str, way: Route, client: "fabric.Connection") -> None:
+    import paramiko
+
+    try:
+        client.open()
+    except paramiko.BadHostKeyException as error:
+        raise HostUnreachable(name, Cause.KEY_CHANGED, f"it is now {error.key.fingerprint}") from None
+    except paramiko.AuthenticationException as error:
+        raise HostUnreachable(name, Cause.LOGIN, f"as {way.user}: {error}") from None
+    except (ConnectionResetError, EOFError, paramiko.SSHException) as error:
+        raise HostUnreachable(name, _cause(error), str(error)) from None
+    except OSError as error:
+        raise HostUnreachable(name, _cause(error), f"{way.hostname}:{way.port}") from None
 
 
 def _take_key(way: Route, taken: list[str]) -> Any:

@@ -376,10 +376,12 @@ def _make_way(existing: JobView, hosts: Hosts, report: Report) -> None:
             f"`tfdeploy down {job}` first",
         )
     members = {name: hosts.remotes[name] for name in existing.launch.plan.hosts}
-    if not hosts.order.discard:
+    discard = hosts.order.discard
+    if not discard:
         teardown.check_outputs(job, members)
     report.doing(f"taking down the earlier {job}")
-    teardown.raise_if_incomplete(teardown.remove(job, members, existing.launch.plan.job.policies.grace))
+    grace = existing.launch.plan.job.policies.grace
+    teardown.raise_if_incomplete(teardown.remove(job, members, grace, discard=discard))
     report.done(f"took down the earlier {job}")
     hosts.ask(tuple(members))
 

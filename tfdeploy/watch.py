@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tfdeploy import host_scripts, lock, policy, remote, truth
-from tfdeploy.errors import TfdeployError
+from tfdeploy.errors import TfdeployError, UnreachableError
 from tfdeploy.host_scripts import records
 from tfdeploy.inventory import Host
 from tfdeploy.launch import Launch
@@ -22,6 +22,8 @@ from tfdeploy.truth import HostView, JobView, State
 
 SECONDS_BETWEEN_LOOKS = 15.0
 SECONDS_BEFORE_ENTERING_AGAIN = 5.0
+MOST_SECONDS_BEFORE_ENTERING_AGAIN = 60.0
+HOURS_WITHOUT_ANY_HOST = 6
 SECONDS_FOR_A_SCRIPT = 60
 
 
@@ -47,11 +49,17 @@ class Watch:
         with self._listening(nudges):
             self._beat()
             self._look(tuple(self.hosts))
-            next_beat = next_look = time.monotonic()
+            next_beat = next_look = answered = time.monotonic()
             while True:
                 if outcome := self._over():
                     return self._finished(outcome)
                 now = time.monotonic()
+                if any(isinstance(view, HostView) for view in self.views.values()):
+                    answered = now
+                elif now - answered > HOURS_WITHOUT_ANY_HOST * 3600:
+                    raise UnreachableError(
+                        f"no host has answered for {HOURS_WITHOUT_ANY_HOST} hours: nobody watches now"
+                    )
                 if now >= next_beat:
                     next_beat = now + lock.SECONDS_BETWEEN_BEATS
                     self._beat()
@@ -131,12 +139,14 @@ class Watch:
                 ear.join(timeout=2)
 
     def _listen(self, name: str, nudges: "queue.Queue[str]", over: threading.Event) -> None:
-        """To one host for as long as the job is watched; a connection that was lost is made again."""
-        while not over.is_set():
+        """To one host while the job is watched; a connection that was lost is made again, less and less often."""
+        pause = SECONDS_BEFORE_ENTERING_AGAIN
+        while not over.wait(0):
             try:
                 host = self.remotes[name]
                 if isinstance(host, TfdeployError):
                     host = self.remotes[name] = remote.enter(self.hosts[name], self.credentials)
+                    pause = SECONDS_BEFORE_ENTERING_AGAIN
                     nudges.put(name)
                 host.stream(host_scripts.changes(self.launch, host.home), lambda line: nudges.put(name), over)
             except TfdeployError as error:
@@ -144,7 +154,8 @@ class Watch:
                     return
                 self.remotes[name] = error
                 nudges.put(name)
-            over.wait(SECONDS_BEFORE_ENTERING_AGAIN)
+            over.wait(pause)
+            pause = min(2 * pause, MOST_SECONDS_BEFORE_ENTERING_AGAIN)
 
 
 def _all_of(nudges: "queue.Queue[str]", first: str) -> tuple[str, ...]:

@@ -753,7 +753,7 @@ def test_removing_a_job_leaves_nothing_and_says_what_is_kept(machine: Machine, f
     machine.reserve(made, others=(("other", "g0"),))
     machine.says("ps", "c1\nc2\n")
     machine.says("inspect", "image sha256:1 trainer:1\nimage sha256:1 trainer:1\n")
-    answer = machine.run(host_scripts.remove("demo", str(machine.home), 9, OUTCOME.to_json()))
+    answer = machine.run(host_scripts.remove("demo", str(machine.home), 9, OUTCOME.to_json(), discard=True))
     assert (answer.code, answer.err) == (0, "")
     assert "removed" in answer.records
     assert answer.records["kept"].splitlines() == ["image sha256:1 trainer:1", f"shared {tmp_path}/shared/demo"]
@@ -763,7 +763,7 @@ def test_removing_a_job_leaves_nothing_and_says_what_is_kept(machine: Machine, f
 
 
 def test_removing_what_is_gone_already_is_fine(machine: Machine) -> None:
-    answer = machine.run(host_scripts.remove("demo", str(machine.home), 9, OUTCOME.to_json()))
+    answer = machine.run(host_scripts.remove("demo", str(machine.home), 9, OUTCOME.to_json(), discard=True))
     assert (answer.code, answer.err, answer.records) == (0, "", {"kept": "", "removed": ""})
     assert machine.tree() == {}
 
@@ -772,7 +772,7 @@ def test_a_removal_that_docker_refused_says_at_which_step_and_can_be_run_again(m
     machine.reserve(made)
     machine.says("ps", "c1\n")
     machine.fails("rm", "device busy")
-    script = host_scripts.remove("demo", str(machine.home), 9, OUTCOME.to_json())
+    script = host_scripts.remove("demo", str(machine.home), 9, OUTCOME.to_json(), discard=True)
     answer = machine.run(script)
     assert answer.code != 0
     assert (answer.records["failed"], "removed" in answer.records) == ("removing its containers", False)
@@ -787,7 +787,7 @@ def test_an_outcome_that_is_there_already_stays(machine: Machine, made: Launch) 
     machine.run(host_scripts.finish("demo", str(machine.home), OUTCOME.to_json()))
     machine.fails("ps", "no engine")
     later = replace(OUTCOME, state="stopped").to_json()
-    assert machine.run(host_scripts.remove("demo", str(machine.home), 9, later)).code != 0
+    assert machine.run(host_scripts.remove("demo", str(machine.home), 9, later, discard=True)).code != 0
     assert Outcome.from_json((machine.own / "outcome").read_text()) == OUTCOME
 
 
@@ -838,7 +838,7 @@ def test_a_plain_process_is_reserved_started_seen_and_removed(machine: Machine, 
     assert (machine.own / "tasks/worker-0/outputs/0/seen").read_text() == f"s3{odd}"
     stopped = machine.run(host_scripts.stop("demo", str(machine.home), ["worker-0"], 5))
     assert (stopped.code, stopped.err) == (0, "")
-    answer = machine.run(host_scripts.remove("demo", str(machine.home), 5, OUTCOME.to_json()))
+    answer = machine.run(host_scripts.remove("demo", str(machine.home), 5, OUTCOME.to_json(), discard=True))
     assert "removed" in answer.records
     assert machine.tree() == {}
 
@@ -869,7 +869,7 @@ def test_plain_processes_with_secrets_need_neither_privilege_nor_docker(foreign:
         *[host_scripts.reserve(made, site, HOLDER, {"A": "1", "B": "2"})] * 2,
         host_scripts.stop("demo", home, ["worker-0"], 1),
         host_scripts.look("demo", home),
-        host_scripts.remove("demo", home, 1, OUTCOME.to_json()),
+        host_scripts.remove("demo", home, 1, OUTCOME.to_json(), discard=True),
         host_scripts.reserve(made, site, HOLDER, {"A": "1", "B": "2"}),
         host_scripts.undo(made, site, HOLDER),
     ]

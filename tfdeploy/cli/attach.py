@@ -54,23 +54,28 @@ def _watch(search: "Search", *, logs: bool, background: bool = False) -> int:
 
     with jobs.found(search) as found:
         watching = Watch(found.launch, found.hosts, dict(found.remotes), search.credentials, _teller())
-        with _logs(found) if logs else contextlib.nullcontext():
-            try:
+        try:
+            with _logs(found) if logs else contextlib.nullcontext():
                 outcome = watching.until_over()
-            except (KeyboardInterrupt, SystemExit) as left:
-                watching.hand_over()
-                if background or isinstance(left, SystemExit):
-                    raise
-                if watching.in_charge:
-                    in_background(found.launch.job, search.credentials, search.vault)
-                click.echo(err=True)
-                say_how_to_come_back(found.launch.job)
-                return 0
+        except (KeyboardInterrupt, SystemExit) as left:
+            watching.hand_over()
+            if background or isinstance(left, SystemExit):
+                raise
+            leave(found.launch.job, search.credentials, search.vault, watched=not watching.in_charge)
+            return 0
         _show_outcome(found, outcome)
         collected = _collected(found, watching, outcome) if watching.in_charge else True
     if outcome.state != "succeeded":
         return 1
     return 0 if collected else CollectError.exit_code
+
+
+def leave(job: str, credentials: "Credentials", vault: "Vault", *, watched: bool = False) -> None:
+    """The job goes on without us, and so does the watch, unless somebody else has it."""
+    if not watched:
+        in_background(job, credentials, vault)
+    click.echo(err=True)
+    say_how_to_come_back(job)
 
 
 def _collected(found: "Found", watching: "Watch", outcome: "Outcome") -> bool:

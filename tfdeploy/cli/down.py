@@ -7,7 +7,8 @@ import click
 
 from tfdeploy.cli import show
 from tfdeploy.cli.options import search_options
-from tfdeploy.errors import InputError
+from tfdeploy.errors import InputError, TfdeployError, UnreachableError
+from tfdeploy.wording import counted
 
 if TYPE_CHECKING:
     from tfdeploy.jobs import Search
@@ -38,32 +39,60 @@ def down(job: str | None, search: "Search", every: bool, discard: bool, grace: s
     seconds = _seconds(grace)
     if not every:
         return _down(replace(search, job=job), discard, seconds)
-    with jobs.all_found(search) as (views, errors):
-        names = [view.launch.job for view in views]
+    views, errors = jobs.all_found(search)
+    names = [view.launch.job for view in views]
     for error in errors.values():
         show.problem(str(error))
     if not names:
         click.echo("no jobs", err=True)
-    codes = [_down(replace(search, job=name), discard, seconds) for name in names]
+    codes = [_down_or_say_why(replace(search, job=name), discard, seconds) for name in names]
     return max([3 if errors else 0, *codes])
+
+
+def _down_or_say_why(search: "Search", discard: bool, grace: int | None) -> int:
+    """One job that stays does not keep the others."""
+    try:
+        return _down(search, discard, grace)
+    except TfdeployError as error:
+        show.problem(str(error))
+        return error.exit_code
 
 
 def _down(search: "Search", discard: bool, grace: int | None) -> int:
     from tfdeploy import jobs, teardown
-    from tfdeploy.errors import UnreachableError
 
-    with show.progress() as report, jobs.found(search) as found:
-        launch = found.launch
-        if not discard:
-            teardown.check_outputs(launch.job, found.entered)
-        report.doing(f"stopping {len(launch.plan.tasks)} tasks of {launch.job}")
-        given = launch.plan.job.policies.grace if grace is None else grace
-        removal = teardown.remove(launch.job, found.remotes, given)
+    with show.progress() as report:
+        try:
+            with jobs.found(search) as found:
+                launch = found.launch
+                if not discard:
+                    teardown.check_outputs(launch.job, found.entered)
+                report.doing(f"stopping {counted(len(launch.plan.tasks), 'task')} of {launch.job}")
+                given = launch.plan.job.policies.grace if grace is None else grace
+                removal = teardown.remove(launch.job, found.remotes, given, discard=discard)
+                job, image, hosts = launch.job, launch.plan.job.image or "", len(found.remotes)
+        except jobs.NotFound as unknown:
+            # What a broken-off launch or an earlier `down` left may be there still, though nobody can say what it was.
+            job, image = unknown.job, ""
+            removal, hosts = _remains(search, job, discard, 0 if grace is None else grace)
+            if not removal.found:
+                jobs.forget(job)
+                raise
         if removal.whole:
-            jobs.forget(launch.job)
-        done = len(found.remotes) - len(removal.errors)
-        report.done(f"{launch.job} is gone from {done} of {len(found.remotes)} hosts")
-    _show_kept(removal, launch.plan.job.image or "")
+            jobs.forget(job)
+        report.done(f"{job} is gone from {hosts - len(removal.errors)} of {counted(hosts, 'host')}")
+    _show_kept(removal, image)
+    return _show_errors(removal)
+
+
+def _remains(search: "Search", job: str, discard: bool, grace: int) -> "tuple[Removal, int]":
+    from tfdeploy import jobs, remote, teardown
+
+    with remote.entered(jobs.hosts_of(search), search.credentials) as hosts:
+        return teardown.remove(job, hosts, grace, discard=discard), len(hosts)
+
+
+def _show_errors(removal: "Removal") -> int:
     for host, error in removal.errors.items():
         show.problem(str(error) if error.where else f"{host}: {error}")
     if not removal.errors:

@@ -26,8 +26,7 @@ def ls(search: "Search", output: str) -> int:
     from tfdeploy import jobs
     from tfdeploy.cli.status import as_json, show_time
 
-    with jobs.all_found(search) as (views, errors):
-        pass
+    views, errors = jobs.all_found(search)
     if output == "json":
         show.data({"jobs": [as_json(view) for view in views], "unreachable": {h: str(e) for h, e in errors.items()}})
     elif views:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfdeploy.cli import show
+from tfdeploy.cli import attach, show
 from tfdeploy.cli.options import JobCommand, Request, access_options, job_options
 from tfdeploy.errors import InputError
+from tfdeploy.wording import counted
 
 if TYPE_CHECKING:
     from tfdeploy.provision import Provisioning
-    from tfdeploy.up import Draft, Hosts, Order
+    from tfdeploy.up import Draft, Hosts, Launched, Order
 
 
 class UpCommand(JobCommand):
@@ -70,11 +71,26 @@ def up(
         show.warning(warning)
     if check:
         return _show_check(order)
-    with show.progress() as report, work.entered(order, report) as hosts:
+    launched: Launched | None = None
+    try:
+        with show.progress() as report:
+            launched = _launched(order, report)
+        return _afterwards(order, launched, detach=detach, logs=local if logs is None else logs)
+    except KeyboardInterrupt:
+        if launched is None:
+            raise
+        attach.leave(launched.launch.job, order.credentials, order.vault)
+        return 0
+
+
+def _launched(order: "Order", report: show.PlainReport) -> "Launched":
+    from tfdeploy import up as work
+
+    with work.entered(order, report) as hosts:
         for host in hosts.remotes.values():
             if host.new_key:
                 show.warning(f"{host.name}: took its host key {host.new_key}, seen for the first time")
-        report.done(f"entered {len(hosts.remotes)} host{'s' if len(hosts.remotes) > 1 else ''}")
+        report.done(f"entered {counted(len(hosts.remotes), 'host')}")
         reasons = work.needs(hosts)
         if reasons:
             for name, why in reasons.items():
@@ -88,16 +104,18 @@ def up(
             report.done(f"{launch.job} runs already, launched by {launch.by}")
         else:
             took = time.monotonic() - started
-            report.done(f"launched {len(launch.plan.tasks)} tasks of {launch.job} in {took:.1f} s")
-    from tfdeploy.cli import attach
+            report.done(f"launched {counted(len(launch.plan.tasks), 'task')} of {launch.job} in {took:.1f} s")
+        return launched
 
-    if detach:
-        if not launched.attached:
-            attach.in_background(launch.job, order.credentials, order.vault)
-        attach.say_how_to_come_back(launch.job)
-        return 0
-    show_logs = logs if logs is not None else local
-    return attach.watch(launch.job, order.credentials, order.vault, logs=show_logs)
+
+def _afterwards(order: "Order", launched: "Launched", *, detach: bool, logs: bool) -> int:
+    job = launched.launch.job
+    if not detach:
+        return attach.watch(job, order.credentials, order.vault, logs=logs)
+    if not launched.attached:
+        attach.in_background(job, order.credentials, order.vault)
+    attach.say_how_to_come_back(job)
+    return 0
 
 
 def _order(request: Request, local: bool, **wishes: Any) -> "Order":

@@ -359,13 +359,14 @@ cd_outputs() {
     cd "$own/tasks/$1/outputs" || return
     [ -e 1 ] || cd 0
 }
+# remove_job GRACE [discard]: stopped first, because a task may save something when it is told to end.
 remove_job() {
     step='stopping its tasks'
+    ids=
+    ! in_docker || ids=$(containers)
+    [ ! -d "$own" ] && [ -z "$ids" ] || record found
     record kept
-    if in_docker; then
-        ids=$(containers)
-        [ -z "$ids" ] || docker inspect --format 'image {{.Image}} {{.Config.Image}}' $ids | sort -u
-    fi
+    [ -z "$ids" ] || docker inspect --format 'image {{.Image}} {{.Config.Image}}' $ids | sort -u
     [ ! -e "$own/shared" ] || echo "shared $(cat "$own/shared")"
     for each in "$own"/tasks/*/; do [ ! -d "$each" ] || : >"$each/stopped"; done
     if [ -e "$own/keeper.py" ]; then
@@ -374,17 +375,23 @@ remove_job() {
         done
         wait
     fi
-    if [ -n "${ids-}" ]; then
-        docker stop --time "$1" $ids >/dev/null
-        step='removing its containers'
-        docker rm --force --volumes $ids >/dev/null
+    [ -z "$ids" ] || docker stop --time "$1" $ids >/dev/null
+    if [ "${2-}" != discard ]; then
+        left=$(survey)
+        [ -z "$left" ] || { printf '%s\n' "$left"; return 0; }
     fi
+    step='removing its containers'
+    [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
     step='removing its directory'
     remove_directory
     case $(cat "$home/lock" 2>/dev/null) in "$job	"*) rm -f "$home/lock" ;; esac
     record removed
 }
+# Gone at once for whoever looks, and whoever writes there at this moment writes to what is being removed.
 remove_directory() {
-    rm -rf "$own"
+    gone=$jobs/.gone-$job
+    [ ! -d "$gone" ] || rm -rf "$gone"
+    [ ! -d "$own" ] || mv "$own" "$gone"
+    rm -rf "$gone"
     rmdir "$jobs" 2>/dev/null || :
 }
