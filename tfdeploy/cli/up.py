@@ -71,19 +71,19 @@ def up(
         show.warning(warning)
     if check:
         return _show_check(order)
-    launched: Launched | None = None
+    done: list[Launched] = []
     try:
         with show.progress() as report:
-            launched = _launched(order, report)
-        return _afterwards(order, launched, detach=detach, logs=local if logs is None else logs)
+            _launch(order, report, done.append)
+        return _afterwards(order, done[0], detach=detach, logs=local if logs is None else logs)
     except KeyboardInterrupt:
-        if launched is None:
+        if not done:
             raise
-        attach.leave(launched.launch.job, order.credentials, order.vault)
+        attach.leave(done[0].launch.job, order.credentials, order.vault)
         return 0
 
 
-def _launched(order: "Order", report: show.PlainReport) -> "Launched":
+def _launch(order: "Order", report: show.PlainReport, on_launched: "Callable[[Launched], None]") -> None:
     from tfdeploy import up as work
 
     with work.entered(order, report) as hosts:
@@ -99,13 +99,13 @@ def _launched(order: "Order", report: show.PlainReport) -> "Launched":
             report.done(f"provisioned {', '.join(reasons)}")
         started = time.monotonic()
         launched = work.launched(hosts, report, lambda: report.doing("all tasks are created: starting them"))
+        on_launched(launched)
         launch = launched.launch
         if launched.attached:
             report.done(f"{launch.job} runs already, launched by {launch.by}")
         else:
             took = time.monotonic() - started
             report.done(f"launched {counted(len(launch.plan.tasks), 'task')} of {launch.job} in {took:.1f} s")
-        return launched
 
 
 def _afterwards(order: "Order", launched: "Launched", *, detach: bool, logs: bool) -> int:
