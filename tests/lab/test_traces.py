@@ -45,7 +45,7 @@ LOOKS = {
     "files": f"find / \\( {PRUNE} \\) -prune -o -type d -printf '%p %M %U:%G\\n' -o -printf '%p %M %U:%G %s\\n'",
     # Kernel threads, and what any login or look brings: ours among them.
     "processes": "ps -eo ppid=,args= | awk '$1 != 0 && $1 != 2 { $1 = \"\"; print }' | grep -v -e sshd -e 'ps -eo' "
-    "-e 'awk ' -e 'grep ' -e '(sd-pam)' -e 'systemd --user' -e 'systemd-.*d$' -e ' sh -c '",
+    "-e 'awk ' -e 'grep ' -e '^ *\\[' -e '(sd-pam)' -e 'systemd --user' -e 'systemd-.*d$' -e ' sh -c '",
     "containers": "docker ps -aq",
     "networks": "docker network ls --format '{{.Name}} {{.Driver}} {{.ID}}'",
     "volumes": "docker volume ls -q",
