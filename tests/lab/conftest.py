@@ -155,7 +155,9 @@ def trainer(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def _busybox(directory: Path) -> bytes:
     """Debian's static one, unpacked and not installed: it would take the place of the machine's own."""
     download = ("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "busybox-static")
-    subprocess.run(download, check=True, cwd=directory, stdout=subprocess.DEVNULL)
+    if subprocess.run(download, cwd=directory, stdout=subprocess.DEVNULL).returncode:
+        subprocess.run(("apt-get", "-qq", "update"), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(download, check=True, cwd=directory, stdout=subprocess.DEVNULL)
     package = next(directory.glob("busybox-static_*.deb"))
     subprocess.run(("dpkg-deb", "--extract", str(package), "busybox"), check=True, cwd=directory)
     return next((directory / "busybox").glob("**/bin/busybox")).read_bytes()

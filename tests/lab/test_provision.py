@@ -3,14 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import TFDEPLOY
 from tests.lab.conftest import LabUnderTest, three_hosts
 from tfdeploy.lab import machine
 
@@ -112,10 +110,10 @@ def test_a_full_disk_is_named(bare: LabUnderTest) -> None:
 
 
 def test_a_run_that_is_killed_in_the_middle_of_apt_is_repaired_by_the_next(bare: LabUnderTest) -> None:
-    run = _start(bare, "provision", "lab.ini", "-l", "bare-1")
+    run = bare.start("provision", "lab.ini", "-l", "bare-1")
     _wait_for(bare, 1, "pgrep -x dpkg")
     os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
+    run.communicate()
     # The power goes, too: what dpkg had unpacked stays half configured.
     bare("kill", "bare-1")
     bare("start", "bare-1")
@@ -125,12 +123,12 @@ def test_a_run_that_is_killed_in_the_middle_of_apt_is_repaired_by_the_next(bare:
 
 
 def test_an_interrupted_run_says_where_each_host_stands(bare: LabUnderTest) -> None:
-    run = _start(bare, "provision", "lab.ini", "-l", "bare-3", stderr=subprocess.PIPE)
+    run = bare.start("provision", "lab.ini", "-l", "bare-3")
     _wait_for(bare, 3, "pgrep -x apt-get || pgrep -x dpkg")
     os.kill(run.pid, signal.SIGINT)
     _, said = run.communicate()
     assert run.returncode == 130
-    assert "bare-3: interrupted at “" in said.decode()
+    assert "bare-3: interrupted at “" in said
 
 
 def test_bare_hosts_are_ready_and_one_without_python_gets_it(bare: LabUnderTest) -> None:
@@ -249,19 +247,6 @@ def _files(lab: LabUnderTest, host: int) -> set[str]:
     )
     without = " ".join(f"-not -path '{path}'" for path in (*passed_over, "*/.sudo_as_admin_successful"))
     return set(lab.in_container(host, f"find / -xdev -type f {without} -printf '%p %s\\n'").splitlines())
-
-
-def _start(lab: LabUnderTest, *words: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """In a session of its own, and with Ctrl-C at work even where the tests run in the background, which ignores it."""
-    return subprocess.Popen(
-        [TFDEPLOY, *words],
-        cwd=lab.directory,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-    )
 
 
 def _wait_for(lab: LabUnderTest, host: int, command: str) -> None:
