@@ -39,6 +39,14 @@ take_lock() {
 keep_lock() { [ "$(cat "$home/lock" 2>/dev/null)" != "$holder" ] || touch -c "$home/lock"; }
 release_lock() { [ "$(cat "$home/lock" 2>/dev/null)" != "$holder" ] || rm -f "$home/lock"; }
 
+# alone: no two scripts work on jobs here at a time. One whose controller was interrupted may still run, and what
+# undoes it must not overtake it.
+alone() {
+    [ -d "$jobs" ] || return 0
+    exec 9<"$jobs"
+    flock -w 240 9
+}
+
 # What was planned must still be true.
 moved() {
     record moved
@@ -63,9 +71,14 @@ check_ports() {
     done
 }
 
+# Tasks that are plain processes go through these directories as their own users.
+make_jobs() {
+    umask 066
+    mkdir -p "$jobs"
+    umask 077
+}
 begin_job() {
     other_launch
-    # Tasks that are plain processes go through these as their own users.
     umask 066
     mkdir -p "$own/tasks"
     umask 077
@@ -330,12 +343,14 @@ stop_tasks() {
 }
 undo() {
     code=0
+    alone || return 1
     if [ "$(cat "$own/generation" 2>/dev/null)" = "$generation" ]; then
         [ ! -e "$own/keeper.py" ] || "$python" "$own/keeper.py" stop "$own"/tasks/*/ </dev/null 2>/dev/null || :
         remove_containers || code=1
         # Where containers are left, so is what finds them again.
         [ "$code" != 0 ] || remove_directory
     fi
+    rmdir "$jobs" 2>/dev/null || :
     release_lock
     return $code
 }
@@ -361,6 +376,8 @@ cd_outputs() {
 }
 # remove_job GRACE [discard]: stopped first, because a task may save something when it is told to end.
 remove_job() {
+    step='waiting for another command'
+    alone
     step='stopping its tasks'
     ids=
     ! in_docker || ids=$(containers)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import TFDEPLOY
-from tests.lab.conftest import TRAINER, LabUnderTest, eventually
+from tests.lab.conftest import LabUnderTest, eventually
+from tests.lab.gang.conftest import TRAINER
 from tfdeploy import gang as gang_start
 from tfdeploy import host_scripts, inventory, lock, remote, spec
 from tfdeploy import up as work

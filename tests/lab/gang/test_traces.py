@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tests.lab.conftest import TRAINER, LabUnderTest
+from tests.lab.conftest import LabUnderTest
+from tests.lab.gang.conftest import TRAINER
 
 pytestmark = pytest.mark.lab
 
